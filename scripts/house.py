@@ -35,8 +35,7 @@ CHOSEN: Final = ("engines", "players", "sinks", "isolation", "agents", "endpoint
 ALLOWED: Final = {
     "envkit/cli/installed.py": "names of extras, for install lines",
     "envkit/cli/engines.py": "the default engine, and the option --chat",
-    "envkit/cli/trust.py": "options and settings of that name",
-    "envkit/rollout/config.py": "the setting `ray`, the options of workers",
+    "envkit/cli/trust.py": "the option --chat",
     "envkit/rollout/run_settings.py": "the option --chat",
     "envkit/tokens/light.py": "the library transformers",
     "envkit/tokens/loading.py": "the library transformers",

@@ -29,7 +29,6 @@ from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.recovery import (
-    Attempt,
     EpisodeLostError,
     RecoveringEnv,
     end_session,
@@ -86,14 +85,13 @@ class AgentPlayer:
         setup: Setup,
         spec: EpisodeSpec,
         host: EnvHost,
-        pool: WorkerPool,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play an episode; the arguments are those of `play_any`."""
         async with self._lent() as gateway:
 
-            async def play(attempt: Attempt) -> Trajectory:
-                episode = _Episode(self._settings, setup, spec, pool, attempt, gateway)
+            async def play(env: RecoveringEnv) -> Trajectory:
+                episode = _Episode(self._settings, setup, spec, host.pool, env, gateway)
                 found = await episode.play()
                 if episode.breaks_env and host.can_rebuild:
                     host.mark_broken()
@@ -149,15 +147,14 @@ class _Episode:
         setup: Setup,
         spec: EpisodeSpec,
         pool: WorkerPool,
-        attempt: Attempt,
+        env: RecoveringEnv,
         gateway: Gateway,
     ) -> None:
         self._settings, self._setup, self._spec = settings, setup, spec
         self._pool, self._gateway = pool, gateway
-        self._env: RecoveringEnv = attempt.env
-        self._interrupt, self._restarts = attempt.interrupt, attempt.restarts
+        self._env, self._interrupt, self._restarts = env, env.interrupt, env.restarts
         self._record = EpisodeRecord()
-        self._record.started = attempt.started
+        self._record.started = env.started
         self._last: Step | None = None
         self._earned: list[Credit] = []  # of the environment's steps
         self._given: list[Credit] = []  # of the agent

@@ -55,8 +55,8 @@ class Cluster:
         if ray.is_initialized():
             if address is not None:
                 raise ConfigurationError(
-                    f"this process is connected to a Ray cluster already, got ray.address="
-                    f"{address!r}; drop the address"
+                    "this process is connected to a Ray cluster already, got "
+                    f"player_options.address={address!r}; drop the address"
                 )
             return cls(ray=ray, is_ours=False, default_cpus=0.0)
         where = address or os.environ.get("RAY_ADDRESS") or _LOCAL

@@ -195,9 +195,11 @@ class EnvGenerator(GeneratorInterface):
         error: Exception | None = None
         resumes = 0
         try:
-            episode = partial(_episode, player, sample, sampling, limits)
+            if isinstance(sample.request, ConfigurationError):
+                raise sample.request
+            spec = replace(sample.spec, limits=limits, sampling=sampling)
             found, resumes = await play_through(
-                player, episode, max_aborts=self._options.max_resumes
+                player, sample.request.factory(), spec, max_aborts=self._options.max_resumes
             )
             if has_role(found[0]):
                 self._check_siblings(found)
@@ -289,23 +291,6 @@ def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items()
         if not name.startswith("stop/") or name.endswith("/share")
     }
-
-
-async def _episode(
-    player: AnyPlayer,
-    sample: Sample,
-    sampling: Sampling,
-    limits: Limits,
-    earlier: Trajectory | None,
-) -> tuple[Trajectory, ...]:
-    """Play an episode, or resume an aborted one."""
-    if isinstance(sample.request, ConfigurationError):
-        raise sample.request
-    source, spec = sample.request.factory(), sample.spec
-    budget: Any = {"limits": limits, "sampling": sampling}
-    if earlier is not None:
-        return await player.resume(earlier, source, member=spec.member, **budget)
-    return await player.play(source, spec, **budget)
 
 
 def _check_failures(played: Sequence[Played]) -> None:

@@ -82,8 +82,8 @@ class Runtime:
         codec_key = json.dumps(
             [config.codec_history, dict(config.template_kwargs)], sort_keys=True, default=str
         )
-        own = (config.history, config.retries, config.adjust_rewards, config.workers, config.ray)
-        key = f"{codec_key}{own}"
+        own = (config.history, config.retries, config.adjust_rewards)
+        key = f"{codec_key}{own}{config.workers}{config.player_options}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)

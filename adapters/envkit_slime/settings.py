@@ -15,13 +15,13 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
-from envkit.ranges import one_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_fields
 from envkit.rollout.setup import EpisodeSpec
+from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
 from envkit_training.settings import read_sampling as read_shared
@@ -64,6 +64,20 @@ class Settings:
     """Maximum age of a trained reply's weights, in updates older than the newest here; older
     replies are masked. None trains on all."""
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: A value has the wrong type, or `task_fields` names another place.
+        """
+        check_fields(self, "envkit")
+        for key, place in self.task_fields.items():
+            if place not in _PLACES and not place.startswith("metadata."):
+                raise ConfigurationError(
+                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
+                    f"got {key!r}: {place!r}"
+                )
+
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
@@ -84,15 +98,6 @@ class Settings:
             )
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
-        if "fan_out" in own:
-            own["fan_out"] = FanOut(one_of("fan_out", own["fan_out"], FanOut))
-        check_types(cls, own, "envkit")
-        for key, place in own.get("task_fields", {}).items():
-            if place not in _PLACES and not place.startswith("metadata."):
-                raise ConfigurationError(
-                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
-                    f"got {key!r}: {place!r}"
-                )
         data.setdefault("seed", int(getattr(args, "rollout_seed", None) or 0))
         rollout = RolloutConfig.for_trainer(
             data, tail="--over-sampling-batch-size with --partial-rollout"
@@ -102,38 +107,29 @@ class Settings:
         return cls(rollout=rollout, **own)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One episode, ready to be played."""
-
-    settings: Settings
-    request: EpisodeRequest
-    spec: EpisodeSpec
-    """Its seed is equal for the members of a group."""
-    limits: Limits
-    sampling: Sampling
-
-
-def plan_episode(
+def episode_of(
     args: Namespace,
+    settings: Settings,
     sample: Sample,
     sampling_params: Mapping[str, Any],
     *,
     evaluation: bool,
-) -> Plan:
-    """Return what to play for a sample. Blocks while it encodes images: call it on a thread.
+) -> tuple[EnvSource, EpisodeSpec]:
+    """Return the environment and the episode of a sample; a group's members have the same seed.
+
+    Blocks while it encodes images: call it on a thread.
 
     Args:
         args: slime's arguments.
+        settings: Those of the run.
         sample: Its metadata, prompt and label define the episode.
         sampling_params: As slime gives them; not changed.
         evaluation: Whether this is slime's evaluation.
 
     Raises:
-        ConfigurationError: Settings, metadata or sampling parameters that cannot be read, or no
-            environment is named.
+        ConfigurationError: Metadata or sampling parameters that cannot be read, or no environment
+            is named.
     """
-    settings = Settings.from_args(args)
     config = settings.rollout
     column, row_limits = _column(sample)
     if settings.task_fields or not _is_unread(args, sample, evaluation=evaluation):
@@ -143,7 +139,6 @@ def plan_episode(
     if request.task is None and settings.task_fields:
         row = _fields(sample, settings.task_fields.values())
         request = with_task(request, row, settings.task_fields)
-    sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
@@ -151,19 +146,16 @@ def plan_episode(
     if evaluation:
         size = _evaluation_size(args, request)
         kind, unit = "evaluation", None if sample.index is None else sample.index // size
-    return Plan(
-        settings=settings,
-        request=request,
-        spec=EpisodeSpec(
-            seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
-            task=request.task,
-            group_id=None if group is None else str(group),
-            member=0 if sample.index is None else sample.index % size,
-            metadata={"sample_index": sample.index},
-        ),
+    spec = EpisodeSpec(
+        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
+        task=request.task,
+        group_id=None if group is None else str(group),
+        member=0 if sample.index is None else sample.index % size,
+        metadata={"sample_index": sample.index},
         limits=limits,
-        sampling=config.sampling_over(sampling),
+        sampling=config.sampling_over(read_sampling(args, sampling_params)),
     )
+    return request.factory(), spec
 
 
 def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:

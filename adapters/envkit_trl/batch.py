@@ -156,7 +156,7 @@ async def play_batch(
         spec = group_spec(
             request, starts.setdefault(group, GroupStart()), member, (*place.seeds, group)
         )
-        played = await player.play(request.factory(), spec, sampling=sampling)
+        played = await player.play(request.factory(), replace(spec, sampling=sampling))
         if has_role(played[0]):
             raise ConfigurationError(
                 f"{request.env_id} has several agents, each with its own row, and TRL's "

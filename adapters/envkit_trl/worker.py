@@ -11,6 +11,7 @@ import queue
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
@@ -214,9 +215,8 @@ class EnvRolloutWorker:
 
         async def episode(member: int) -> tuple[Trajectory, ...]:
             spec = group_spec(request, start, member, (self._config.seed, group))
-            played = await player.play(
-                request.factory(), spec, interrupt=interrupt, sampling=sampling
-            )
+            spec = replace(spec, sampling=sampling)
+            played = await player.play(request.factory(), spec, interrupt=interrupt)
             self._progress = time.monotonic()
             return played
 

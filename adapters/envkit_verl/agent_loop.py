@@ -118,9 +118,10 @@ class EnvAgentLoop(AgentLoopBase):
                 group_id=uid,
                 group_start=member.group.start,
                 member=member.number,
+                sampling=sampling,
             )
             spec = spec if seed is None else replace(spec, seed=seed)
-            played = await shared.player.play(source, spec, sampling=sampling)
+            played = await shared.player.play(source, spec)
             delivery = Delivery(
                 settings=shared.settings,
                 filler_id=shared.filler_id,

@@ -6,7 +6,7 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -55,17 +55,17 @@ _LOOK_S: Final = 5.0
 class _Outcome:
     """Results of a run, for the exit code and the summary."""
 
-    decode: "Decode | None"
-    """Decodes the model's token ids; None for a model without tokens."""
     also: Callable[[Trajectory], None]
     """Also receives every trajectory."""
+    decode: "Decode | None" = None
+    """Decodes the model's token ids; None for a model without tokens."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
     """Images shown to models."""
     completed: int = 0
     """Neither faulted nor aborted."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
     seconds: float = 0.0
     """From the first request to the end."""
     faults: Counter[str] = field(default_factory=Counter[str])
@@ -95,6 +95,17 @@ class _Outcome:
         return self.faults.total()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A run while it is played."""
+
+    plan: RolloutPlan
+    sinks: GuardedSinks
+    state: RolloutState
+    signals: StopSignals
+    outcome: _Outcome
+
+
 def run_rollout(
     plan: RolloutPlan, *, also: Callable[[Trajectory], None] = lambda trajectory: None
 ) -> int:
@@ -112,9 +123,12 @@ def run_rollout(
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
             note(f"{claim.path} is finished: all {plan.to_play} episodes are done")
             return EXIT_OK
-        signals, state = StopSignals(), RolloutState()
+        signals, state, outcome = StopSignals(), RolloutState(), _Outcome(also)
         with _sinks(plan, claim.path, state) as sinks:
-            outcome = asyncio.run(_play(plan, env, claim, signals, state, sinks, also))
+            running = _Running(
+                plan=plan, sinks=sinks, state=state, signals=signals, outcome=outcome
+            )
+            asyncio.run(_play(running, env, claim))
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, claim.path, outcome, signals)
@@ -179,15 +193,8 @@ def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator
             note(f"sink {failures}")
 
 
-async def _play(
-    plan: RolloutPlan,
-    env: "Env",
-    claim: RunClaim,
-    signals: StopSignals,
-    state: RolloutState,
-    sinks: GuardedSinks,
-    also: Callable[[Trajectory], None],
-) -> _Outcome:
+async def _play(running: _Running, env: "Env", claim: RunClaim) -> None:
+    plan, outcome = running.plan, running.outcome
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     build = build_here if plan.config.workers else build_any
@@ -197,14 +204,14 @@ async def _play(
         training = describe_training(built.model, plan.env_id)
         if training is not None:
             note(training)
-    decode = None if built.codec is None else built.codec.decode_all
-    outcome = _Outcome(decode=decode, also=also)
+    outcome.started = time.perf_counter()
+    outcome.decode = None if built.codec is None else built.codec.decode_all
     player: AnyPlayer | None = None
     try:
         player = await _player(plan, built)
         with plan.open(claim) as folder:
             _drop_old_figures(claim.path)
-            await _fill(plan, built, player, folder, signals, state, sinks, outcome)
+            await _fill(running, built, player, folder)
     except StorageError:
         claim.keep()
         raise
@@ -213,21 +220,13 @@ async def _play(
             await player.aclose()
         await built.engine.aclose()
     outcome.seconds = time.perf_counter() - outcome.started
-    outcome.dropped = len(state.dropped)
-    return outcome
+    outcome.dropped = len(running.state.dropped)
 
 
-async def _fill(
-    plan: RolloutPlan,
-    built: Playing,
-    player: AnyPlayer,
-    folder: RunFolder,
-    signals: StopSignals,
-    state: RolloutState,
-    sinks: GuardedSinks,
-    outcome: _Outcome,
-) -> None:
+async def _fill(running: _Running, built: Playing, player: AnyPlayer, folder: RunFolder) -> None:
     """Play the missing episodes of the folder."""
+    plan, sinks, outcome = running.plan, running.sinks, running.outcome
+    state, signals = running.state, running.signals
     if plan.is_resumed:
         for trajectory in folder.finished():  # figures cover the whole run, sinks what they lack
             outcome.add(trajectory)
@@ -235,7 +234,7 @@ async def _fill(
     run = Run(
         plan.environment(),
         player,
-        plan.run_plan(_metadata(plan, built)),
+        replace(plan.run, metadata=_metadata(plan, built)),
         interrupt=signals.interrupt,
         state=state,
         progress=folder.progress,

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -20,7 +19,7 @@ from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
-from envkit.rollout.limits import Backoff, Limits, RetryBudget
+from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import built, check_fields, check_keys, check_types, section
@@ -97,8 +96,8 @@ class RolloutConfig:
     player: str | None = None
     """The workers' player, an entry point of the group `envkit.players`; None uses the only one
     installed."""
-    ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the workers: the fields of `envkit_ray.RayOptions`."""
+    player_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the workers' player, such as the fields of `envkit_ray.RayOptions`."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "RolloutConfig":
@@ -112,12 +111,8 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = expanded_paths({} if mapping is None else section(mapping, "the configuration"))
-        nested: dict[str, Any] = {}
-        for name, read in _SECTIONS.items():
-            if name in data:
-                nested[name] = read(data[name])
-        return built(cls, {**data, **nested}, "the configuration")
+        data = {} if mapping is None else section(mapping, "the configuration")
+        return built(cls, expanded_paths(data), "the configuration")
 
     def __post_init__(self) -> None:
         """Reject values that would fail only during episodes.
@@ -159,7 +154,13 @@ class RolloutConfig:
 
     def of_worker(self) -> "RolloutConfig":
         """Return the settings of a worker's player, whose episodes the main process counts."""
-        return replace(self, workers=0, player=None, ray={}, breaker=BreakerSettings(episodes=None))
+        return replace(
+            self,
+            workers=0,
+            player=None,
+            player_options={},
+            breaker=BreakerSettings(episodes=None),
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -171,12 +172,9 @@ class RolloutConfig:
         Raises:
             ConfigurationError: `adjust_rewards` does not name a function.
         """
-        place: Any = self.adjust_rewards  # YAML may contain anything
-        if place is None:
+        if self.adjust_rewards is None:
             return RolePlan()
-        if not isinstance(place, str):
-            raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
-        return RolePlan(adjust_rewards=load_adjust(place))
+        return RolePlan(adjust_rewards=load_adjust(self.adjust_rewards))
 
     def play_agent(self) -> PlayAgent | None:
         """Return what plays the episodes with the agent; None plays the rollout loop.
@@ -261,16 +259,23 @@ def _check_ranges(config: RolloutConfig) -> None:
     if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
         raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
     at_least(1, worker_memory_mb=config.worker_memory_mb)
-    if config.workers < 0 or (config.ray and not config.workers):
+    if config.workers < 0 or (config.player_options and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of workers, 0 for none, and at least 1 if ray has "
-            f"options, got workers={config.workers} and ray={dict(config.ray)}"
+            "workers must be the number of workers, 0 for none, and at least 1 if there are "
+            f"player_options, got workers={config.workers} and {dict(config.player_options)}"
         )
     if not 0 <= config.sanity_share <= 1:
         raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
 
 
-_WITH_PATHS: Final = ("env_kwargs", "engine", "agent", "history", "adjust_rewards", "ray")
+_WITH_PATHS: Final = (
+    "env_kwargs",
+    "engine",
+    "agent",
+    "history",
+    "adjust_rewards",
+    "player_options",
+)
 """Settings whose own texts may be paths. Deeper texts belong to tasks, tools and templates."""
 
 
@@ -350,22 +355,3 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
     if isinstance(value, list):
         return [_expanded(one) for one in cast("list[Any]", value)]
     return expanded(value) if isinstance(value, str) else value
-
-
-def _retries(value: object) -> RetryBudget:
-    data = dict(section(value, "retries"))
-    if "backoff" in data:
-        data["backoff"] = built(Backoff, data["backoff"], "retries.backoff")
-    return built(RetryBudget, data, "retries")
-
-
-_SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": partial(built, Limits, where="limits"),
-    "retries": _retries,
-    "tail": partial(built, Tail, where="tail"),
-    "breaker": partial(built, BreakerSettings, where="breaker"),
-    **{
-        name: partial(section, name=name)
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
-    },
-}

@@ -69,7 +69,7 @@ class EnvHost:
         factory: EnvFactory | None = None,
         sessions: Sessions | None = None,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._sessions = sessions
         self.has_place = True
         """Whether it holds a place among the sessions of its pool."""
@@ -127,7 +127,7 @@ class EnvHost:
                 retryable=False,
             )
         await self._discard()
-        async with self._pool.starting.turn():
+        async with self.pool.starting.turn():
             worker = self._new_worker("building the environment")
             env, capabilities = await self._build(self._factory, worker, timeout_s)
         self._take(env)
@@ -239,7 +239,7 @@ class EnvHost:
         shortage = shortage_in(fault)
         if shortage is None:
             return False
-        self._pool.trim()
+        self.pool.trim()
         sessions = self._sessions
         if sessions is None or not await sessions.step_aside(shortage):
             return False
@@ -327,7 +327,7 @@ class EnvHost:
             elif worker is not None:
                 await worker.call(close, timeout_s=_CLOSE_TIMEOUT_S)
             else:
-                await self._pool.run(close, timeout_s=_CLOSE_TIMEOUT_S)
+                await self.pool.run(close, timeout_s=_CLOSE_TIMEOUT_S)
         except (EnvFault, DeadlineError):
             return  # a discarded environment may fail to close
         finally:
@@ -335,7 +335,7 @@ class EnvHost:
                 worker.stop()
 
     def _new_worker(self, where: str) -> Worker:
-        return guarded(lambda: Worker(self._pool.mailbox), where)()
+        return guarded(lambda: Worker(self.pool.mailbox), where)()
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -370,7 +370,7 @@ class EnvHost:
         capabilities = self.capabilities
         try:
             if capabilities.thread_safe:
-                pool = self._pool.computing if capabilities.compute_bound else self._pool
+                pool = self.pool.computing if capabilities.compute_bound else self.pool
                 return await pool.run(call, timeout_s=timeout_s)
             if self._worker is None:
                 self._worker = self._new_worker(name)
@@ -424,7 +424,7 @@ class EnvHost:
 
     async def _finished(self, value: Any, finish: Callable[[Any], T], name: str) -> T:  # noqa: ANN401  # foreign data
         if _shows_images(value):
-            await self._pool.computing.run(guarded(lambda: warmed(value), name))
+            await self.pool.computing.run(guarded(lambda: warmed(value), name))
         return guarded(lambda: finish(value), name)()
 
     def _note(self, fault: EnvFault) -> None:

@@ -36,9 +36,9 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import ReplyBudget, reply_budget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
-    Attempt,
     CutFault,
     EpisodeLostError,
+    RecoveringEnv,
     end_session,
     play_with_restarts,
 )
@@ -54,10 +54,12 @@ from envkit.trajectory.trajectory import Trajectory, TurnRecord
 class Episode:
     """One attempt at an episode, from reset to end."""
 
-    def __init__(self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, attempt: Attempt) -> None:
+    def __init__(
+        self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, env: RecoveringEnv
+    ) -> None:
         self._setup, self._spec, self._pool = setup, spec, pool
-        self.env, self._interrupt = attempt.env, attempt.interrupt
-        self._sampler = Sampler(setup, spec, attempt.interrupt)
+        self.env, self._interrupt = env, env.interrupt
+        self._sampler = Sampler(setup, spec, env.interrupt)
         self._answers = ToolAnswers(setup.codec)
         self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
@@ -65,7 +67,7 @@ class Episode:
         self._encoder = (
             None if codec is None else EpisodeEncoder(setup, codec, spec, pool, self.record)
         )
-        self._rewriter = Rewriter(setup, self.record, pool, attempt.interrupt)
+        self._rewriter = Rewriter(setup, self.record, pool, env.interrupt)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
         """Play until the episode ends and return why; faults go into the record.
@@ -448,9 +450,7 @@ async def play_episode(
     setup: Setup,
     spec: EpisodeSpec,
     host: EnvHost,
-    pool: WorkerPool,
     interrupt: Interrupt,
-    earlier: Trajectory | None = None,
 ) -> Trajectory:
     """Play an episode to its end; start over in a new environment if its state is lost.
 
@@ -458,26 +458,25 @@ async def play_episode(
         setup: Engine, codec, limits and budgets.
         spec: The episode.
         host: The host of its environment, which later episodes can use again.
-        pool: Threads for blocking calls.
         interrupt: Ends the episode early with a valid partial trajectory.
-        earlier: An aborted trajectory to resume.
 
     Raises:
         ConfigurationError: The environment cannot be built with its arguments, or this loop cannot
             play it.
     """
 
-    async def play(attempt: Attempt) -> Trajectory:
-        episode = Episode(setup, spec, pool, attempt)
-        reason = await episode.run(earlier if attempt.restarts == 0 else None)
+    async def play(env: RecoveringEnv) -> Trajectory:
+        episode = Episode(setup, spec, host.pool, env)
+        reason = await episode.run(spec.earlier if env.restarts == 0 else None)
         is_suspect = reason.is_fault and reason is not StopReason.ENGINE_FAULT
         if (is_suspect or reason is StopReason.STEP_TIMEOUT) and host.can_rebuild:
             host.mark_broken()  # the next episode starts with a new environment
-        episode.record.started = attempt.started
+        episode.record.started = env.started
         return episode.record.trajectory(
-            reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name
+            reason, spec, env_restarts=env.restarts, engine=setup.engine.name
         )
 
+    earlier = spec.earlier
     if earlier is not None and earlier.origin is not None:  # a restart would not be a fork
         setup = replace(setup, retries=replace(setup.retries, max_episode_restarts=0))
     life = None if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"

@@ -19,7 +19,7 @@ import numpy as np
 from envkit.errors import ConfigurationError, RunFailedError, describe, shown
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import Interrupt, until_done
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.player import AnyPlayer, resumed_spec
 from envkit.rollout.setup import EpisodeSpec
 from envkit.seeds import derive_seed
 from envkit.trajectory.fork import fork_before
@@ -255,13 +255,13 @@ class _Tree:
 
     async def _resume(self, fork: Trajectory) -> tuple[Trajectory, ...]:
         place = fork.episode_id.removeprefix(self.spec.episode_id)
-        return await self.player.resume(
-            fork,
-            self.env,
-            member=derive_seed(self.spec.member, place),
-            interrupt=self.interrupt,
+        spec = replace(
+            resumed_spec(fork, derive_seed(self.spec.member, place)),
+            limits=self.spec.limits,
+            sampling=self.spec.sampling,
             snapshots=self.snapshots[fork.episode_id],
         )
+        return await self.player.play(self.env, spec, interrupt=self.interrupt)
 
     async def _ended(self, name: str, playing: Awaitable[tuple[Trajectory, ...]]) -> None:
         """Play a leaf and deliver it, even if it shows that further ones are pointless."""

@@ -320,12 +320,12 @@ def test_cost_counts_cached_tokens_and_every_image_of_a_request(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[m]\ninput = 1\n", r"missing \['output'\]"),
-        ("[m]\ninput = 1\noutput = 2\noutptu = 3\n", r"unknown \['outptu'\]"),
-        ("[m]\ninput = -1\noutput = 2\n", "input must be a number >= 0, got -1"),
-        ('[m]\ninput = "1"\noutput = 2\n', "input must be a number >= 0, got '1'"),
-        ("[m]\ninput = nan\noutput = 2\n", "input must be a number >= 0, got nan"),
-        ("[m]\ninput = true\noutput = 2\n", "input must be a number >= 0, got True"),
+        ("[m]\ninput = 1\n", "a price is a table such as .input = 0.40, output = 1.60."),
+        ("[m]\ninput = 1\noutput = 2\noutptu = 3\n", "no key 'outptu'. Did you mean 'output'"),
+        ("[m]\ninput = -1\noutput = 2\n", "input must be at least 0, got -1"),
+        ('[m]\ninput = "1"\noutput = 2\n', "input must be a finite number, got '1'"),
+        ("[m]\ninput = nan\noutput = 2\n", "input must be a finite number, got nan"),
+        ("[m]\ninput = true\noutput = 2\n", "input must be a finite number, got True"),
         ("m = 3\n", "a price is a table"),
         ("", "must map models to their prices"),
         ("[m\n", "cannot read the prices"),

@@ -15,11 +15,11 @@ from fakes.trajectories import example
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.cli.run_plan import TaskList
+from envkit.cli.run_plan import task_hash
 from envkit.errors import ConfigurationError, DatasetError, FaultKind
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.intervals import Interval, wilson_interval
-from envkit.rollout import read_requests
+from envkit.rollout import EpisodeRequest, read_requests
 from envkit.trajectory import (
     REWARD_THRESHOLD,
     FaultPlace,
@@ -240,16 +240,16 @@ def test_task_list_reads_a_pipe_as_it_reads_a_file() -> None:
     os.mkfifo("pipe")
     writer = Thread(target=lambda: Path("pipe").write_bytes(Path("tasks.jsonl").read_bytes()))
     writer.start()
-    found: list[TaskList] = []
-    reader = Thread(target=lambda: found.append(TaskList.read(Path("pipe"), "canary-v0")))
+    found: list[tuple[EpisodeRequest, ...]] = []
+    reader = Thread(target=lambda: found.append(read_requests("pipe", "canary-v0")))
     reader.daemon = True  # it would wait for a second writer
     reader.start()
     reader.join(timeout=20)
     writer.join(timeout=20)
 
     (piped,) = found
-    stored = TaskList.read(Path("tasks.jsonl"), "canary-v0")
-    assert (piped.requests, piped.sha256) == (stored.requests, stored.sha256)
+    stored = read_requests("tasks.jsonl", "canary-v0")
+    assert (piped, task_hash(piped)) == (stored, task_hash(stored))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def settings(workers: int = 2, **options: Any) -> RolloutConfig:
-    return RolloutConfig.from_mapping({"workers": workers, "ray": options})
+    return RolloutConfig.from_mapping({"workers": workers, "player_options": options})
 
 
 @asynccontextmanager
@@ -371,7 +371,7 @@ async def test_workers_that_never_fit_end_in_an_error_that_counts_cpus(ray: Fake
         with pytest.raises(ConfigurationError, match="1 of 3 Ray workers started") as caught:
             await player.start()
     assert "Each reserves 2 CPUs, and 0 of the cluster's 4 are free" in str(caught.value)
-    assert "ray.num_cpus=0" in str(caught.value)
+    assert "player_options.num_cpus=0" in str(caught.value)
 
 
 async def test_player_that_cannot_be_made_in_a_worker_says_so(ray: FakeRay) -> None:
@@ -444,12 +444,15 @@ async def test_address_is_refused_where_ray_runs_already(ray: FakeRay) -> None:
 @pytest.mark.parametrize(
     ("mapping", "reason"),
     [
-        ({"workers": 2, "ray": {"adress": "auto"}}, "Did you mean 'address'"),
-        ({"workers": 2, "ray": {"num_cpus": -1}}, "num_cpus must be at least 0"),
-        ({"workers": 2, "ray": {"max_attempts": 0}}, "max_attempts must be at least 1"),
-        ({"workers": 2, "ray": {"start_timeout_s": "soon"}}, "must be a finite number"),
-        ({"workers": 2, "ray": {"address": "ray://head:10001"}}, "a node of the cluster"),
-        ({"ray": {"address": "auto"}}, "workers must be"),
+        ({"workers": 2, "player_options": {"adress": "auto"}}, "Did you mean 'address'"),
+        ({"workers": 2, "player_options": {"num_cpus": -1}}, "num_cpus must be at least 0"),
+        ({"workers": 2, "player_options": {"max_attempts": 0}}, "max_attempts must be at least 1"),
+        ({"workers": 2, "player_options": {"start_timeout_s": "soon"}}, "must be a finite number"),
+        (
+            {"workers": 2, "player_options": {"address": "ray://head:10001"}},
+            "a node of the cluster",
+        ),
+        ({"player_options": {"address": "auto"}}, "workers must be"),
         ({"workers": -1}, "workers must be"),
         ({"workers": "two"}, "an integer"),
     ],

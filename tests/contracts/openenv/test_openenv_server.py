@@ -23,7 +23,7 @@ from envkit.checker.under_test import row
 from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
 from envkit.reply import FinishReason, Reply
-from envkit.rollout import Backoff, RetryBudget
+from envkit.rollout import Backoff, EpisodeSpec, RetryBudget
 from envkit.rollout.host import EnvHost
 from envkit.rollout.recovery import RecoveringEnv
 from envkit.threads.pool import WorkerPool
@@ -423,7 +423,7 @@ async def recovering(make: Callable[[], Any]) -> AsyncGenerator[tuple[Recovering
     """Give the rollout's view of a reset environment, and the hash of its start."""
     pool, budget = WorkerPool(), RetryBudget(backoff=Backoff(initial_s=0))
     host = EnvHost(pool, factory=make)
-    env = RecoveringEnv(host, budget, episode_id="e", seed=1, task=None)
+    env = RecoveringEnv(host, budget, EpisodeSpec(episode_id="e", seed=1))
     try:
         yield env, (await env.reset()).hash
     finally:

@@ -39,7 +39,7 @@ VISION = "qwen2_5_vl"
 
 
 def settings(workers: int, **options: Any) -> RolloutConfig:
-    return RolloutConfig.from_mapping({"workers": workers, "ray": options})
+    return RolloutConfig.from_mapping({"workers": workers, "player_options": options})
 
 
 @asynccontextmanager

@@ -197,7 +197,7 @@ def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
         (["toy-eco-v0"], "Did you mean 'toy-echo-v0'?"),
         (["toy-echo-v0", "--engine", "transformer"], "Did you mean 'transformers'?"),
         (["toy-echo-v0", "--policy", "orakel"], "Did you mean 'oracle'?"),
-        (["toy-echo-v0", "-n", "3", "--group", "2"], "multiple of --group"),
+        (["toy-echo-v0", "-n", "3", "--group", "2"], "multiple of the group size (--group)"),
         (["toy-echo-v0", "--policy", "oracle", "--engine", "sglang"], "needs no engine"),
         (["toy-echo-v0", "--engine", "sglang"], "add --base-url"),
         (["toy-echo-v0", "--base-url", "http://127.0.0.1:9"], "drop --base-url"),

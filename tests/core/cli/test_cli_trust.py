@@ -103,11 +103,11 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "verifiers": (of_env("verifiers-v0", environment="planted"), "planted"),
     "ray address": (
-        config(workers=1, ray={"address": "cluster.example:6379"}),
+        config(workers=1, player_options={"address": "cluster.example:6379"}),
         "cluster.example:6379",
     ),
     "ray environment": (
-        config(workers=1, ray={"runtime_env": {"py_modules": ["."]}}),
+        config(workers=1, player_options={"runtime_env": {"py_modules": ["."]}}),
         '{"py_modules": ["."]}',
     ),
     "server": (engine(policy=None, name="sglang", base_url=PAGE), PAGE),
@@ -370,7 +370,7 @@ HOSTILE = st.recursive(
                     "agent",
                     "function",
                     "command",
-                    "ray",
+                    "player_options",
                     "address",
                     "workers",
                     "history",

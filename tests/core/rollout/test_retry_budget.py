@@ -24,12 +24,12 @@ from envkit.faults import FaultPlan
 from envkit.reply import Reply
 from envkit.rollout import Backoff, Interrupt, RetryBudget
 from envkit.rollout.host import EnvHost
-from envkit.rollout.recovery import Attempt, EpisodeLostError
+from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
 from envkit.threads.pool import WorkerPool
 
 RECOVERABLE = [CountingEnv, ReplayEnv, SavedEnv]
 
-# Attempts.
+# RecoveringEnvs.
 
 
 async def test_restart_never_applies_a_step_key_twice() -> None:
@@ -91,14 +91,14 @@ async def test_resampled_reply_never_applies_a_step_key_twice(kind: type[Countin
 async def test_restart_after_a_resampled_reply_never_applies_a_step_key_twice() -> None:
     async with hosted(ReplayEnv) as (host, world):
 
-        async def play(attempt: Attempt) -> int:
-            await attempt.env.reset()
-            await attempt.env.step(Reply(text="first"))
-            if attempt.restarts == 0:
-                assert await attempt.env.rewind()
-                await attempt.env.step(Reply(text="again"))
+        async def play(env: RecoveringEnv) -> int:
+            await env.reset()
+            await env.step(Reply(text="first"))
+            if env.restarts == 0:
+                assert await env.rewind()
+                await env.step(Reply(text="again"))
                 raise EpisodeLostError("lost")
-            return attempt.restarts
+            return env.restarts
 
         assert await played(host, budget(max_episode_restarts=1), play) == 1
     assert keys(world) == [("e", 0, 0), ("e", 0, 1), ("e", 0, 2)]

@@ -22,9 +22,11 @@ from envkit.rollout import (
     Interrupt,
     Limits,
     Player,
+    Sampling,
     ScriptedEngine,
     play_through,
 )
+from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.tokens import load_codec
 from envkit.trajectory import StopReason, Trajectory, whole_row
 
@@ -116,7 +118,7 @@ async def test_player_starts_a_group_from_one_observation(player: Player) -> Non
 async def test_player_takes_limits_for_one_episode() -> None:
     made = Player(ScriptedEngine(text_codec(), lambda _: "wrong"), text_codec())
     try:
-        (short,) = await made.play(LONE, limits=Limits(max_turns=1))
+        (short,) = await made.play(LONE, EpisodeSpec(limits=Limits(max_turns=1)))
         assert short.stop_reason is StopReason.MAX_TURNS
         (whole,) = await made.play(LONE)
         assert len(whole.turns) == 3
@@ -157,43 +159,54 @@ async def test_player_refuses_to_resume_what_was_not_aborted(player: Player) -> 
         await player.resume(finished, LONE)
 
 
-class Restless:
-    """A server that aborts the first requests, as while it gets new weights."""
+class Restless(Player):
+    """A player whose server aborts the first requests, as while it gets new weights."""
 
-    def __init__(self, player: Player, aborts: int) -> None:
-        self.player, self.aborts, self.resumed = player, aborts, 0
+    aborts = 0
+    resumed = 0
 
-    async def play(self, earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-        interrupt = Interrupt()
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
+    ) -> tuple[Trajectory, ...]:
         if self.aborts:
             self.aborts -= 1
             interrupt.fire()
-        if earlier is None:
-            return await self.player.play(LONE, EpisodeSpec(seed=3), interrupt=interrupt)
-        self.resumed += 1
-        return await self.player.resume(earlier, LONE, interrupt=interrupt)
+        self.resumed += spec.earlier is not None
+        return await super().play_spec(env, spec, interrupt)
 
 
-async def test_play_through_resumes_past_the_aborts_of_a_server(player: Player) -> None:
-    restless = Restless(player, aborts=2)
-    (played,), aborts = await play_through(player, restless.play, max_aborts=2)
-    (alone,) = await player.play(LONE, EpisodeSpec(seed=3))
-    assert (played.stop_reason, aborts, restless.resumed) == (StopReason.TERMINATED, 2, 2)
+@pytest.fixture
+async def restless() -> AsyncGenerator[Restless]:
+    engine = ScriptedEngine(text_codec(), lambda context: str(context.task["word"]))
+    made = Restless(engine, text_codec())
+    yield made
+    await made.aclose()
+
+
+async def test_play_through_resumes_past_the_aborts_of_a_server(restless: Restless) -> None:
+    spec = EpisodeSpec(seed=3, sampling=Sampling(max_new_tokens=1))
+    restless.aborts = 2
+    (played,), aborts = await play_through(restless, LONE, spec, max_aborts=2)
+    assert (aborts, restless.resumed) == (2, 2)
+    (alone,) = await restless.play(LONE, spec)
+    assert played.stop_reason is alone.stop_reason
+    assert played.turns[0].response_tokens == 1, "a resumed episode keeps its own sampling"
     assert whole_row(played, filler_id=0) == whole_row(alone, filler_id=0)
 
 
-async def test_play_through_fails_with_a_transient_fault(player: Player) -> None:
-    (played,), aborts = await play_through(player, Restless(player, aborts=9).play, max_aborts=1)
+async def test_play_through_fails_with_a_transient_fault(restless: Restless) -> None:
+    restless.aborts = 9
+    (played,), aborts = await play_through(restless, LONE, EpisodeSpec(seed=3), max_aborts=1)
     assert (played.stop_reason, aborts) == (StopReason.ENGINE_FAULT, 2)
     assert played.reward is None
     assert played.fault is not None
     assert played.fault.kind is FaultKind.TRANSIENT
 
 
-async def test_play_through_returns_what_the_caller_stopped(player: Player) -> None:
-    restless = Restless(player, aborts=9)
+async def test_play_through_returns_what_the_caller_stopped(restless: Restless) -> None:
+    restless.aborts = 9
     (played,), aborts = await play_through(
-        player, restless.play, max_aborts=4, is_stopped=lambda: True
+        restless, LONE, EpisodeSpec(seed=3), max_aborts=4, is_stopped=lambda: True
     )
     assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)
 

@@ -236,7 +236,7 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
     ("options", "text"),
     [
         ({"episodes": 0}, "episodes must be at least 1"),
-        ({"episodes": 5, "group_size": 2}, "multiple of group_size"),
+        ({"episodes": 5, "group_size": 2}, "multiple of the group size"),
         ({"episodes": 4, "concurrency": 0}, "concurrency"),
         ({"episodes": 4, "tasks": [{}]}, "as many tasks"),
         ({"episodes": 4, "env_kwargs": {"x": 1}}, "env_kwargs"),

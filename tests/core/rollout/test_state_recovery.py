@@ -13,7 +13,7 @@ from envkit.errors import EnvFault, FaultKind
 from envkit.reply import Reply
 from envkit.rollout import Interrupt
 from envkit.rollout.host import StepDeadlineError
-from envkit.rollout.recovery import Attempt, CutFault, EpisodeLostError, RecoveringEnv, end_session
+from envkit.rollout.recovery import CutFault, EpisodeLostError, RecoveringEnv, end_session
 from envkit.tasks import Task
 
 RECOVERABLE = [CountingEnv, ReplayEnv, SavedEnv]
@@ -383,9 +383,9 @@ async def test_end_of_the_episode_cuts_a_call_and_forgets_it() -> None:
 async def test_episode_leaves_no_interrupt_behind() -> None:
     interrupt, found = Interrupt(), list[Interrupt]()
 
-    async def play(attempt: Attempt) -> None:
-        found.append(attempt.interrupt)
-        assert interrupt._children == {attempt.interrupt}
+    async def play(env: RecoveringEnv) -> None:
+        found.append(env.interrupt)
+        assert interrupt._children == {env.interrupt}
         if len(found) == 1:
             raise EpisodeLostError("lost")
 

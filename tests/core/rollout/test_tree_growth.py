@@ -233,8 +233,8 @@ async def test_run_failure_of_a_fork_delivers_its_leaf() -> None:
     got: list[Trajectory] = []
 
     class Failing(TreePlayer):
-        async def resume(self, trajectory: Trajectory, *args: Any, **options: Any) -> Any:
-            raise RunFailedError("all alike", (self.leaf(trajectory.episode_id),))
+        async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> Any:
+            raise RunFailedError("all alike", (self.leaf(spec.episode_id),))
 
     player = Failing()
     with pytest.raises(RunFailedError, match="all alike"):
@@ -247,8 +247,8 @@ async def test_failing_fork_ends_its_siblings_before_the_tree_fails() -> None:
     ended: list[str] = []
 
     class Failing(TreePlayer):
-        async def resume(self, trajectory: Trajectory, *args: Any, **options: Any) -> Any:
-            if trajectory.episode_id == "tree.1.1":
+        async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> Any:
+            if spec.episode_id == "tree.1.1":
                 await asyncio.sleep(0)
                 raise RunFailedError("all alike", ())
             try:
@@ -256,7 +256,7 @@ async def test_failing_fork_ends_its_siblings_before_the_tree_fails() -> None:
             finally:
                 for _ in range(20):
                     await asyncio.sleep(0)
-                ended.append(trajectory.episode_id)
+                ended.append(spec.episode_id)
 
     with pytest.raises(RunFailedError, match="all alike"):
         await grow_names(Failing(), width=4)
@@ -428,11 +428,11 @@ async def test_failing_fork_keeps_siblings_that_ended() -> None:
     kept = Kept()
 
     class Breaking(Player):
-        async def resume(self, trajectory: Trajectory, *args: Any, **options: Any) -> Any:
-            if trajectory.episode_id == "tree.1.2":
+        async def play_spec(self, env: Any, spec: EpisodeSpec, interrupt: Any) -> Any:
+            if spec.earlier is not None and spec.episode_id == "tree.1.2":
                 await until(lambda: len(kept.leaves) == 2)
-                raise RunFailedError("all alike", (trajectory,))
-            return await super().resume(trajectory, *args, **options)
+                raise RunFailedError("all alike", (spec.earlier,))
+            return await super().play_spec(env, spec, interrupt)
 
     codec = make_codec("qwen3")
     latency = slow(name="tree.1.3")

@@ -323,13 +323,14 @@ def test_search_noisy_oracle_is_repeatable_and_sometimes_wrong() -> None:
 async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_then() -> None:
     from envkit.rollout.host import EnvHost
     from envkit.rollout.recovery import RecoveringEnv
+    from envkit.rollout.setup import EpisodeSpec
     from envkit.threads.pool import WorkerPool
 
     backend = MemoryBackend()
     budget = RetryBudget(backoff=Backoff(initial_s=0.001))
     pool = WorkerPool()
     host = EnvHost(pool, factory=lambda: make(backend=backend))
-    env = RecoveringEnv(host, budget, episode_id="e", seed=3, task=QUESTION)
+    env = RecoveringEnv(host, budget, EpisodeSpec(episode_id="e", seed=3, task=QUESTION))
     await env.reset()
     backend.faults += [EnvFault("502", kind=FaultKind.TRANSIENT)] * 2
     outcome = await env.step(Reply(text=f"{THOUGHT}<search>Tindel</search>"))
