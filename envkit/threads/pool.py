@@ -6,16 +6,17 @@ delay the calls queued after it.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from envkit.threads.admission import Admission
 from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
@@ -26,10 +27,50 @@ FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
 """For CPU-bound calls: each may delay the event loop by a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
 """Seconds a call may wait in the queue before another thread takes it."""
+_ADMITTED_S: Final = 0.01
+"""Seconds after which another caller of an `Admission` follows."""
 _SHORTAGE_S: Final = 0.1
 """Seconds until the pool asks again for a thread that the system refused."""
 _LOG: Final = logging.getLogger(__name__)
 _numbers = itertools.count()
+
+
+class Admission:
+    """A queue for work that may compute or wait; the caller does not know which.
+
+    Hundreds of threads that compute at the same time starve the event loop, so only a few are
+    admitted together. If these only wait, another one follows every ten milliseconds.
+    """
+
+    def __init__(self, few: int, *, patience_s: float = _ADMITTED_S) -> None:
+        """Open the queue.
+
+        Args:
+            few: Number of callers admitted together.
+            patience_s: Seconds after which the first caller in the queue is admitted even if none
+                of the admitted ones has left.
+        """
+        self._patience_s = patience_s
+        self._free = asyncio.Semaphore(few)
+        self._first = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """Wait for admission and hold it for the block."""
+        async with self._first:
+            is_counted = await self._wait()
+        try:
+            yield
+        finally:
+            if is_counted:
+                self._free.release()
+
+    async def _wait(self) -> bool:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._free.acquire()
+        except TimeoutError:
+            return False
 
 
 class _Call(Generic[T]):
@@ -215,7 +256,7 @@ class WorkerPool:
                     self._stuck -= 1
                     self._awake -= 1
                     return
-            self.mailbox.post(_Delivery(call.future, result, error))
+            self.mailbox.post(partial(deliver, call.future, result, error))
 
     def _take(self, wake: threading.Semaphore) -> "_Call[Any] | None":
         with self._lock:
@@ -230,20 +271,6 @@ class WorkerPool:
             else:
                 self._idle.append(wake)
             return None
-
-
-class _Delivery:
-    """A result on its way to the event loop."""
-
-    __slots__ = ("_error", "_future", "_result")
-
-    def __init__(
-        self, future: asyncio.Future[Any], result: object, error: BaseException | None
-    ) -> None:
-        self._future, self._result, self._error = future, result, error
-
-    def __call__(self) -> None:
-        deliver(self._future, self._result, self._error)
 
 
 class _Timer:

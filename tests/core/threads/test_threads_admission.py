@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fakes.waiting import until
 
-from envkit.threads.admission import Admission
+from envkit.threads.pool import Admission
 
 
 class Visitors:
