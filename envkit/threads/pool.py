@@ -76,11 +76,12 @@ class Admission:
 class _Call(Generic[T]):
     """One call and its future. Its fields change under the pool's lock."""
 
-    __slots__ = ("abandoned", "finished", "function", "future", "started_at")
+    __slots__ = ("abandoned", "finished", "function", "future", "started_at", "timer")
 
     def __init__(self, function: Callable[[], T], future: asyncio.Future[T]) -> None:
         self.function, self.future = function, future
         self.started_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.finished = False
         self.abandoned = False
 
@@ -126,17 +127,16 @@ class WorkerPool:
         """
         call = _Call(function, self._loop.create_future())
         self._submit(call)
-        timer = None
         if timeout_s is not None:
-            timer = _Timer(self, call, timeout_s)
+            call.timer = self._loop.call_later(timeout_s, self._ring, call, timeout_s)
         try:
             return await call.future
         except asyncio.CancelledError:
             self._abandon(call)
             raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            if call.timer is not None:
+                call.timer.cancel()
 
     def reserve(self) -> None:
         """Start the first threads before others take all that the system has.
@@ -169,15 +169,17 @@ class WorkerPool:
         for wake in idle:
             wake.release()
 
-    def expire(self, call: "_Call[Any]", timeout_s: float) -> float:
-        """Abandon a call past its deadline; return its remaining seconds, if any."""
+    def _ring(self, call: "_Call[Any]", timeout_s: float) -> None:
+        """End a call at its deadline, which is postponed while the call waits for a thread."""
+        if call.future.done():
+            return
         with self._lock:
-            if call.started_at is None:
-                return timeout_s
-            left = call.started_at + timeout_s - time.monotonic()
-        if left <= 0 and self._abandon(call):
+            waited = 0.0 if call.started_at is None else time.monotonic() - call.started_at
+        left = timeout_s - waited
+        if left > 0:
+            call.timer = self._loop.call_later(left, self._ring, call, timeout_s)
+        elif self._abandon(call):
             call.future.set_exception(DeadlineError(timeout_s))
-        return left
 
     def _abandon(self, call: "_Call[Any]") -> bool:
         """Stop waiting for a call. False if it has already finished."""
@@ -271,23 +273,3 @@ class WorkerPool:
             else:
                 self._idle.append(wake)
             return None
-
-
-class _Timer:
-    """Ends a call at its deadline, which is postponed while the call waits for a thread."""
-
-    __slots__ = ("_call", "_handle", "_pool", "_timeout_s")
-
-    def __init__(self, pool: WorkerPool, call: "_Call[Any]", timeout_s: float) -> None:
-        self._pool, self._call, self._timeout_s = pool, call, timeout_s
-        self._handle = asyncio.get_running_loop().call_later(timeout_s, self._ring)
-
-    def cancel(self) -> None:
-        self._handle.cancel()
-
-    def _ring(self) -> None:
-        if self._call.future.done():
-            return
-        left = self._pool.expire(self._call, self._timeout_s)
-        if left > 0:
-            self._handle = asyncio.get_running_loop().call_later(left, self._ring)
