@@ -7,6 +7,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError
 from envkit.text import counted
 from envkit.viewer.differences import Trace, differences
+from envkit.viewer.figures import ends
 from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
@@ -129,13 +130,9 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
         )
 
 
-def _solved(row: EpisodeRow) -> float | None:
-    return None if row.is_solved is None else float(row.is_solved)
-
-
 _MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
     ("mean reward", lambda row: row.reward),
-    ("share solved", _solved),
+    ("share solved", lambda row: row.is_solved),
     ("turns per episode", lambda row: row.turns),
     ("sampled tokens per episode", lambda row: row.sampled),
 )
@@ -148,18 +145,14 @@ def _mean(
     found = mean_difference(pairs, value)
     if found is None:
         return None
-    interval = found.interval
     return {
         "name": name,
         "mean": found.mean,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
+        **ends(found.interval),
         "pairs": found.pairs,
         "seeds": found.seeds,
     }
 
 
 def _outcome(row: EpisodeRow) -> str:
-    if row.is_solved is None:
-        return "undefined"
-    return "solved" if row.is_solved else "failed"
+    return {True: "solved", False: "failed", None: "undefined"}[row.is_solved]
