@@ -33,8 +33,9 @@ class RunSource:
     @property
     def file(self) -> Path | None:
         """The trajectory file; None for trajectories in memory."""
-        is_path = isinstance(self.given, (str, os.PathLike))
-        return trajectory_file(self.given) if is_path else None
+        if isinstance(self.given, (str, os.PathLike)):
+            return trajectory_file(self.given)
+        return None
 
     @property
     def origin(self) -> str:
