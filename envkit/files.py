@@ -12,12 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envkit import open_files
 from envkit.closing import Closing
-from envkit.errors import BusyError, ConfigurationError, StorageError
+from envkit.errors import BusyError, ConfigurationError, MissingDependencyError, StorageError
 from envkit.writer_notes import WriterNote
 
 _HOME: Final = re.compile(r"((?:[a-z]+:)?)~[\w.-]*(?=[/\\]|$)", re.ASCII)
@@ -89,6 +90,32 @@ def expanded(text: str) -> str:
     if path == "~" or path.startswith("~/"):
         raise ConfigurationError(f"this user has no home folder: set HOME, got the path {text!r}")
     return found[1] + path
+
+
+def read_data(path: Path, what: str) -> object:
+    """Return the data of a JSON file, or of a YAML file if its name has another ending.
+
+    Args:
+        path: The file.
+        what: What it is, such as "the tool set", for the messages.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is not valid.
+        MissingDependencyError: It is YAML, and PyYAML is not installed.
+    """
+    load: Callable[[str], object] = json.loads
+    wrong: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError)
+    kind = "JSON"
+    if path.suffix.lower() != ".json":
+        try:
+            yaml: Any = import_module("yaml")
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(f"{what} in YAML", "PyYAML", "yaml") from error
+        load, kind, wrong = yaml.safe_load, "YAML", (*wrong, yaml.YAMLError)
+    try:
+        return load(path.read_text(encoding="utf-8"))
+    except wrong as error:
+        raise ConfigurationError(f"cannot read {what} {str(path)!r} as {kind}: {error}") from error
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:

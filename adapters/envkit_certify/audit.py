@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
-from envkit.checker.under_test import Player, oracle_of
+from envkit.checker.under_test import Episode, oracle_of
 from envkit.env import Env, Policy
 from envkit.errors import ContractError, EnvFault
 from envkit.ranges import at_least
@@ -125,8 +125,8 @@ def audit_env(
     )
 
 
-class _Player(Player):
-    """A player whose policies may also look back, and draw at random."""
+class _BlindEpisode(Episode):
+    """An episode whose policies may also look back, and draw at random."""
 
     def __init__(self, env: Env, reply: Reply, seed: int) -> None:
         super().__init__(env, lambda _: reply(self._reply_context()), seed=seed)
@@ -152,7 +152,7 @@ def _result(env: Env, name: str, reply: Reply, seeds: Iterable[int]) -> PolicyRe
     faults, problem = 0, None
     for seed in seeds:
         try:
-            returns.append(_Player(env, reply, seed).play().total)
+            returns.append(_BlindEpisode(env, reply, seed).play().total)
         except EnvFault:
             faults += 1
         except ContractError:
@@ -169,7 +169,7 @@ def _learned(env: Env, oracle: Policy, seeds: Iterable[int]) -> Learned:
     questions: list[tuple[str, tuple[str, ...]]] = []
     for seed in seeds:
         try:
-            episode = Player(env, oracle, seed=seed).play()
+            episode = Episode(env, oracle, seed=seed).play()
         except EnvFault:
             continue  # counted in the episodes that are played for the report
         counts += [Counter[str]() for _ in range(len(episode.replies) - len(counts))]

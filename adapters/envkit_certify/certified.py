@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
-from envkit.checker import Examination, examine
+from envkit.checker import CheckReport, examine
 from envkit.checker.under_test import EnvUnderTest, Episode, oracle_of
 from envkit.env import Policy
 from envkit.errors import EnvFault, MissingDependencyError, describe
@@ -64,7 +64,7 @@ class CertifiedEnv(EnvUnderTest):
         self.hooks = self.env.audit_hooks() if isinstance(self.env, Audited) else AuditHooks()
 
     @cached_property
-    def examined(self) -> Examination:
+    def examined(self) -> CheckReport:
         """What `envkit.check_env` finds."""
         return examine(self)
 

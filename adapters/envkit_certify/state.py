@@ -188,7 +188,7 @@ def _beside(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             other, known = others[-number % len(others)]
             subject.begin(recorded(known), seed=other, env=second).turn()
             player.turn()
-        return player.episode().rows()
+        return player.rows()
 
 
 def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -206,7 +206,7 @@ def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             break
     for _ in episode.replies[half:]:
         player.turn()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -221,7 +221,7 @@ def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             player.turn()
     finally:
         env.render_mode = mode
-    return player.episode().rows()
+    return player.rows()
 
 
 def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -231,7 +231,7 @@ def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         with _another(subject) as env:
             env.reset(seed=seed + 1)
         player.turn()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -244,7 +244,7 @@ def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> lis
                 _threaded(made.turn, over)
         finally:
             over.set()
-        return made.episode().rows()
+        return made.rows()
 
 
 def _threaded(call: Callable[[], T], over: threading.Event) -> T:
@@ -309,7 +309,7 @@ def _saved(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         subject.env.snapshot()
         player.turn()
         subject.env.snapshot()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _restored(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:

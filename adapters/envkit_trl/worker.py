@@ -23,9 +23,10 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import GroupStart
+from envkit.threads.workers import gather_or_cancel
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
+from envkit_trl.batch import group_spec, reseeded
 from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import row_request

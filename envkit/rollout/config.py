@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
-from envkit.files import expanded
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.files import expanded, read_data
 from envkit.plugins import load_plugin, plugins
 from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
@@ -285,24 +285,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: It cannot be read or does not contain a mapping.
     """
-    try:
-        path = Path(expanded(str(path)))
-        text = path.read_text(encoding="utf-8")
-        value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    return dict(section(value, str(path)))
-
-
-def _yaml(text: str) -> object:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("a YAML configuration", "pyyaml", "yaml") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    path = Path(expanded(str(path)))
+    return dict(section(read_data(path, "the configuration"), str(path)))
 
 
 def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:

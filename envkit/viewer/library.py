@@ -1,6 +1,5 @@
 """Finds all runs of a folder, reads them in small steps, and summarizes them in a table."""
 
-import threading
 import time
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -46,7 +45,6 @@ class Library:
         self._note = ""
         self._is_scanned = False
         self._next_scan = 0.0
-        self._lock = threading.Lock()
 
     def step(self) -> bool:
         """Scan for new runs if due, else read the next part; return whether there is more to do.
@@ -95,19 +93,18 @@ class Library:
                 self._refresh(run, 0.02)
 
     def _scan(self, found: Found) -> None:
-        with self._lock:
-            before = self._runs
-            self._runs = {
-                name: known
-                if (known := before.get(name)) is not None and known.path == path
-                else LiveRun(name, path, self.folder)
-                for name, path in sorted(found.runs.items())
-            }
-            changed = before.keys() != self._runs.keys()
-            for name in before.keys() - self._runs.keys():
-                self._summaries.pop(name, None)
-                self._freed.discard(name)
-                self._requested.pop(name, None)
+        before = self._runs
+        self._runs = {
+            name: known
+            if (known := before.get(name)) is not None and known.path == path
+            else LiveRun(name, path, self.folder)
+            for name, path in sorted(found.runs.items())
+        }
+        changed = before.keys() != self._runs.keys()
+        for name in before.keys() - self._runs.keys():
+            self._summaries.pop(name, None)
+            self._freed.discard(name)
+            self._requested.pop(name, None)
         changed |= self._read_documents(found)
         changed |= found.note != self._note or not self._is_scanned
         self._note, self._is_scanned = found.note, True

@@ -119,9 +119,7 @@ class LiveRun:
     def free(self) -> None:
         """Free the index; `refresh` reads it again."""
         with self._lock:
-            self.epoch += 1
-            self.revision += 1
-            self._restart()
+            self._replaced()
 
     def refresh(self, budget_s: float) -> bool:
         """Read new lines; return whether anything changed.

@@ -12,7 +12,7 @@ import pytest
 import envkit_trl
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.rollout import EpisodeRequest, Limits, RolloutConfig
-from envkit_trl.batch import gather_or_cancel
+from envkit.threads.workers import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import RequestIndex, row_request
 from envkit_trl.settings import (
