@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from envkit import errors
+from envkit import errors, ranges
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
 from envkit.plugins import load_policy
 from envkit_certify.certified import Plan
@@ -37,11 +37,9 @@ class Certification:
             ConfigurationError: A number is out of range.
             UnknownNameError: A line name is unknown.
         """
-        if plan.episodes < 2 or limit_s <= 0 or not plan.max_blind >= 0:
-            raise ConfigurationError(
-                "episodes must be at least 2, the time limit above 0 and max_blind at least 0, "
-                f"got {plan.episodes}, {limit_s} and {plan.max_blind}"
-            )
+        ranges.at_least(2, episodes=plan.episodes)
+        ranges.at_least(0, max_blind=plan.max_blind)
+        ranges.positive(limit_s=limit_s)
         for name in lines:
             if name not in LINES:
                 raise UnknownNameError.suggest("certificate line", name, LINES)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.rollout.token_stream import Report
@@ -22,9 +23,9 @@ from envkit.seeds import checked_seed
 from envkit_transformers.attention import use_packed_attention
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
-from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings, Update
+from envkit_transformers.scheduler import Command, EngineStats, Scheduler, SchedulerSettings
 from envkit_transformers.sessions import SessionStore
-from envkit_transformers.worker import Command, Worker
+from envkit_transformers.worker import Worker
 
 WeightUpdate = Mapping[str, Tensor] | Callable[[Any], None]
 """New tensors by parameter name (some or all), or a function that changes the model in place
@@ -104,11 +105,8 @@ class TransformersEngine:
         Raises:
             ConfigurationError: An option is out of range, or the model cannot be run packed.
         """
-        if max_batch_tokens < 2 or (kv_budget_tokens is not None and kv_budget_tokens < 1):
-            raise ConfigurationError(
-                "max_batch_tokens must be at least 2 and kv_budget_tokens at least 1, "
-                f"got {max_batch_tokens} and {kv_budget_tokens}"
-            )
+        ranges.at_least(2, max_batch_tokens=max_batch_tokens)
+        ranges.at_least(1, kv_budget_tokens=kv_budget_tokens)
         seed = checked_seed(seed)
         if device is not None or dtype is not None:
             model.to(device=device, dtype=dtype)
@@ -254,7 +252,7 @@ class TransformersEngine:
                 self._scheduler.weight_version = version
                 complete(None)
 
-        change = Update(apply=apply, fail=complete)
+        change = Command(run=apply, fail=complete)
         self._worker.post(Command(run=lambda: self._scheduler.update(change), fail=complete))
         await future
 
