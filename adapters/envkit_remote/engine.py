@@ -86,6 +86,7 @@ class RemoteEngine:
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = Transport(
             self._url,
+            title=self.dialect_type.title,
             headers={**authorization, **(headers or {})},
             max_connections=max_connections,
             connect_timeout_s=connect_timeout_s,
