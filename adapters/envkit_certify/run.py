@@ -1,6 +1,6 @@
 """Certify an environment in its own process, line by line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Final
 
@@ -24,7 +24,7 @@ class Certification:
     """A certification whose partial report is available while it runs."""
 
     def __init__(
-        self, plan: Plan, *, lines: Sequence[str] = tuple(LINES), limit_s: float = LINE_LIMIT_S
+        self, plan: Plan, *, lines: Collection[str] = LINES, limit_s: float = LINE_LIMIT_S
     ) -> None:
         """Prepare a certification.
 
@@ -39,7 +39,7 @@ class Certification:
         """
         ranges.at_least(2, episodes=plan.episodes)
         ranges.at_least(0, max_blind=plan.max_blind)
-        ranges.positive(limit_s=limit_s)
+        ranges.positive(**{"the time limit": limit_s})
         for name in lines:
             if name not in LINES:
                 raise UnknownNameError.suggest("certificate line", name, LINES)

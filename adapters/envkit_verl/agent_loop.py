@@ -13,13 +13,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, nearest
 from envkit.ranges import one_of
-from envkit.rollout import (
-    ENVKIT_COLUMN,
-    EnvSource,
-    EpisodeRequest,
-    EpisodeSpec,
-    RolloutConfig,
-)
+from envkit.rollout import ENVKIT_COLUMN, EnvSource, EpisodeRequest, EpisodeSpec, RolloutConfig
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
 from envkit_training.rows import roles_of

@@ -16,13 +16,7 @@ from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import role_of
-from envkit.trajectory import (
-    RewardPlacement,
-    Row,
-    StopReason,
-    Trajectory,
-    step_rows,
-)
+from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
 from envkit_training.rows import check_one_row
 from envkit_verl.engine import pil_images
