@@ -24,17 +24,11 @@ from envkit.errors import (
 from envkit.grading import UNGRADED, UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.reply import Reply
+from envkit.rollout import recovery
 from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.recovery import (
-    Attempt,
-    EpisodeLostError,
-    RecoveringEnv,
-    end_session,
-    play_with_restarts,
-)
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.success import IS_SUCCESS, OWN_REWARD, finite, own_reward
 from envkit.threads.pool import WorkerPool
@@ -86,7 +80,7 @@ class AgentPlayer:
         """Play an episode; the arguments are those of `play_any`."""
         async with self._lent() as gateway:
 
-            async def play(attempt: Attempt) -> Trajectory:
+            async def play(attempt: recovery.Attempt) -> Trajectory:
                 episode = _Episode(self._settings, setup, spec, pool, attempt, gateway)
                 found = await episode.play()
                 if episode.breaks_env and host.can_rebuild:
@@ -94,9 +88,9 @@ class AgentPlayer:
                 return found
 
             try:
-                return (await play_with_restarts(setup, spec, host, interrupt, play),)
+                return (await recovery.play_with_restarts(setup, spec, host, interrupt, play),)
             finally:
-                await end_session(setup.engine, spec.episode_id)
+                await recovery.end_session(setup.engine, spec.episode_id)
 
     @asynccontextmanager
     async def _lent(self) -> AsyncGenerator[Gateway]:
@@ -143,12 +137,12 @@ class _Episode:
         setup: Setup,
         spec: EpisodeSpec,
         pool: WorkerPool,
-        attempt: Attempt,
+        attempt: recovery.Attempt,
         gateway: Gateway,
     ) -> None:
         self._settings, self._setup, self._spec = settings, setup, spec
         self._pool, self._gateway = pool, gateway
-        self._env: RecoveringEnv = attempt.env
+        self._env: recovery.RecoveringEnv = attempt.env
         self._interrupt, self._restarts = attempt.interrupt, attempt.restarts
         self._record = EpisodeRecord()
         self._record.started = attempt.started
@@ -157,7 +151,7 @@ class _Episode:
         self._given: list[Credit] = []  # of the agent
         self._env_fault: Fault | None = None
         self._agent_error: BaseException | None = None
-        self._lost: EpisodeLostError | None = None
+        self._lost: recovery.EpisodeLostError | None = None
         self._is_over = False
         self._stepping = asyncio.Lock()
         self.breaks_env = False
@@ -385,7 +379,7 @@ class _Episode:
                 raise EpisodeStateError("the environment has ended the episode")
             try:
                 outcome = await self._env.step(Reply(text=text))
-            except EpisodeLostError as lost:
+            except recovery.EpisodeLostError as lost:
                 self._lost = lost
                 raise
             except Fault as fault:
@@ -414,7 +408,7 @@ class _Episode:
     async def _answer(self, session: Session, text: str) -> None:
         try:
             await self._step(session, text)
-        except (Fault, EpisodeLostError):
+        except (Fault, recovery.EpisodeLostError):
             return  # `_step` keeps it
 
     def _failure(self, session: Session) -> Outcome | None:

@@ -74,6 +74,11 @@ class TransformersEngine:
     thread (a trainer's) runs as with SDPA. `aclose` restores the previous one.
     """
 
+    name = "transformers"
+    """Short name for records."""
+    logprob_kind = LogprobKind.SAMPLED
+    """Log-probabilities are those of the sampled distribution; see `sampling` for top-p."""
+
     def __init__(
         self,
         model: Any,  # noqa: ANN401  # a transformers model
@@ -144,16 +149,6 @@ class TransformersEngine:
         )
         self._worker = Worker(self._scheduler, threads=threads)
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, restore)
-
-    @property
-    def name(self) -> str:
-        """Short name for records."""
-        return "transformers"
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """Log-probabilities are those of the sampled distribution; see `sampling` for top-p."""
-        return LogprobKind.SAMPLED
 
     @property
     def stats(self) -> EngineStats:
