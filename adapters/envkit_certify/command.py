@@ -97,8 +97,8 @@ def certify(given: CertifyOptions) -> None:
         episodes=given.count,
         seed=given.seed,
         max_blind=given.max_blind,
-        golden=tuple(map(str, given.golden or ())),
-        policies=tuple(given.policy or ()),
+        golden=list(map(str, given.golden or ())),
+        policies=given.policy or (),
     )
     run, out = Certification(plan, lines=given.only or LINES, limit_s=given.limit), given.out
     try:
