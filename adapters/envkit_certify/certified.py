@@ -40,8 +40,8 @@ class Plan:
     seed: int = 0
     max_blind: float = 0.05
     """Maximum return of a policy that solves nothing, as a fraction of the oracle's return."""
-    golden: tuple[str, ...] = ()
-    policies: tuple[str, ...] = ()
+    golden: Sequence[str] = ()
+    policies: Sequence[str] = ()
     """More blind policies, as `module:name`."""
 
     def __post_init__(self) -> None:

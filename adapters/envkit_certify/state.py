@@ -15,13 +15,7 @@ from unittest import mock
 
 from envkit.checker.under_test import Episode, difference, recorded, row
 from envkit.env import Env, PolicyContext, Reset, Step
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EnvFault,
-    EpisodeStateError,
-    describe,
-)
+from envkit.errors import ConfigurationError, ContractError, EnvFault, EpisodeStateError, describe
 from envkit.success import reaches, verdict_in
 from envkit.threads.workers import outcome
 from envkit.toolcalls import parse_tool_calls

@@ -138,7 +138,7 @@ def export_trajectories(
     selection: Selection,
     *,
     group_bytes: int = GROUP_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ExportTally:
     """Write a trajectory file as a dataset.
 
@@ -158,7 +158,7 @@ def export_trajectories(
     """
     contents = contents_of(source)
     tally = ExportTally()
-    rows = _rows(source, kind, selection, contents, tally, progress or _silent)
+    rows = _rows(source, kind, selection, contents, tally, progress)
     schema = _schema(target, kind, contents)
     if kind is TrajectoryFormat.HF:
         tally.rows = write_folder(rows, target, schema, split=_SPLIT, group_bytes=group_bytes)
@@ -197,10 +197,6 @@ def _schema(target: Path, kind: TrajectoryFormat, contents: Contents) -> dict[st
     if kind is not TrajectoryFormat.HF and target.suffix != ".parquet":
         return None
     return {**image_column(), **schema_of_rows(arrow(), with_parts=contents.has_images)}
-
-
-def _silent(done: int, total: int) -> None:
-    del done, total
 
 
 def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Row, ...]:

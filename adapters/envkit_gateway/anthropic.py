@@ -73,7 +73,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
             for entry in reading.objects(body, "tools")
         )
         if held is None
-        else held.tools,
+        else held.request.tools,
         continues_reply=continues_reply,
         may_call=choice != "none",
         variables=reading.variables_of(body, None if stops else output.get("effort")),

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from envkit.errors import EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit.threads.pool import WorkerPool
-from envkit_gateway.agents import AgentResult, AgentTask
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
 _NOT_EXECUTABLE, _NOT_STARTED = 126, 127
@@ -72,14 +72,7 @@ async def untouched_folder(pool: WorkerPool, task: AgentTask) -> AsyncGenerator[
 
 
 async def run_command(
-    argv: Sequence[str],
-    task: AgentTask,
-    folder: Path,
-    pool: WorkerPool,
-    *,
-    max_disk_mb: int,
-    key: str = "",
-    says_answer: bool = True,
+    settings: AgentSettings, task: AgentTask, folder: Path, pool: WorkerPool, *, key: str = ""
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
@@ -90,13 +83,12 @@ async def run_command(
     cancelled.
 
     Args:
-        argv: The command.
+        settings: The command. Its standard output is the answer, without `answer.txt` and unless
+            it takes steps.
         task: The agent's input.
         folder: An empty folder.
         pool: Threads for its files.
-        max_disk_mb: Maximum size of the folder in MB, including home and temporary files.
         key: The only line of its standard input, which is empty without it. Nothing else has it.
-        says_answer: Whether standard output is the answer, without `answer.txt`.
 
     Raises:
         EnvFault: No process can be started.
@@ -108,19 +100,13 @@ async def run_command(
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
     }
-    ended = await _supervised(
-        argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb, key=key
-    )
-    return await pool.run(lambda: _result(folder, ended, max_disk_mb, says_answer=says_answer))
+    most, argv = settings.max_disk_mb, settings.argv() or ()
+    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=most, key=key)
+    return await pool.run(lambda: _result(folder, ended, most, says_answer=not settings.steps))
 
 
 async def grade_command(
-    argv: Sequence[str],
-    task: Mapping[str, Any],
-    folder: Path,
-    pool: WorkerPool,
-    *,
-    max_disk_mb: int,
+    settings: AgentSettings, task: Mapping[str, Any], folder: Path, pool: WorkerPool
 ) -> Grade:
     """Run a command that grades an agent's folder, once the agent is gone.
 
@@ -129,11 +115,10 @@ async def grade_command(
     so none of the agent's settings apply.
 
     Args:
-        argv: The command.
+        settings: The command that grades, and how large the agent's folder may be.
         task: The environment's task.
         folder: The agent's folder.
         pool: Threads for its files.
-        max_disk_mb: Maximum size of the agent's folder in MB.
 
     Raises:
         UngradedError: The command cannot be started or was killed, or left no number where it
@@ -147,7 +132,8 @@ async def grade_command(
         text = json.dumps(task, ensure_ascii=False, default=str)
         await pool.run(lambda: (own / "task.json").write_text(text, "utf-8"))
         variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
-        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
+        argv, most = argv_of("agent.grade", settings.grade or ()), settings.max_disk_mb
+        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=most)
         return await pool.run(lambda: _grade(own, ended))
     finally:
         await pool.run(lambda: _remove(own))

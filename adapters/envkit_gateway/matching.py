@@ -40,7 +40,7 @@ class Committed:
 
 def _keeps_thinking(turn: Turn, messages: Sequence[AgentMessage]) -> bool:
     """Return whether no message up to a turn comes back with other thinking."""
-    expected = [{thinking_of(one)} for one in turn.asked] + [{""}]
+    expected = [{thinking_of(one)} for one in turn.request.messages] + [{""}]
     known: Turn | None = turn
     while known is not None:
         assert known.reply is not None  # it was committed

@@ -24,29 +24,18 @@ from envkit.errors import (
 from envkit.grading import UNGRADED, UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.reply import Reply
+from envkit.rollout import recovery
 from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.recovery import (
-    EpisodeLostError,
-    RecoveringEnv,
-    end_session,
-    play_with_restarts,
-)
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.success import IS_SUCCESS, OWN_REWARD, finite, own_reward
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of, call_agent
-from envkit_gateway.command import (
-    Grade,
-    agent_folder,
-    grade_command,
-    run_command,
-    untouched_folder,
-)
+from envkit_gateway import command
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, call_agent
 from envkit_gateway.control import Control
 from envkit_gateway.credit import Credit, is_finite
 from envkit_gateway.recording import Outcome, trajectory_of
@@ -90,7 +79,7 @@ class AgentPlayer:
         """Play an episode; the arguments are those of `play_any`."""
         async with self._lent() as gateway:
 
-            async def play(env: RecoveringEnv) -> Trajectory:
+            async def play(env: recovery.RecoveringEnv) -> Trajectory:
                 episode = _Episode(self._settings, setup, spec, host.pool, env, gateway)
                 found = await episode.play()
                 if episode.breaks_env and host.can_rebuild:
@@ -98,9 +87,9 @@ class AgentPlayer:
                 return found
 
             try:
-                return (await play_with_restarts(setup, spec, host, interrupt, play),)
+                return (await recovery.play_with_restarts(setup, spec, host, interrupt, play),)
             finally:
-                await end_session(setup.engine, spec.episode_id)
+                await recovery.end_session(setup.engine, spec.episode_id)
 
     @asynccontextmanager
     async def _lent(self) -> AsyncGenerator[Gateway]:
@@ -147,7 +136,7 @@ class _Episode:
         setup: Setup,
         spec: EpisodeSpec,
         pool: WorkerPool,
-        env: RecoveringEnv,
+        env: recovery.RecoveringEnv,
         gateway: Gateway,
     ) -> None:
         self._settings, self._setup, self._spec = settings, setup, spec
@@ -160,7 +149,7 @@ class _Episode:
         self._given: list[Credit] = []  # of the agent
         self._env_fault: Fault | None = None
         self._agent_error: BaseException | None = None
-        self._lost: EpisodeLostError | None = None
+        self._lost: recovery.EpisodeLostError | None = None
         self._is_over = False
         self._stepping = asyncio.Lock()
         self.breaks_env = False
@@ -199,14 +188,16 @@ class _Episode:
             self._pool,
             self._interrupt,
             env=self._env.env,
-            task=record.task,
             limits=limits,
             trace=trace,
         )
         has_folder = self._settings.function is None  # a function needs none
-        async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
+        made = command.agent_folder(self._pool) if has_folder else nullcontext(Path())
+        async with made as folder:
             task = self._task(session, reset)
-            control = self._control(session, task)
+            control: Control | None = None
+            if self._settings.steps or self._settings.rewards:
+                control = Control(task, partial(self._step, session), self._settings)
             async with self._gateway.serving(session, control):
                 outcome = await self._outcome(session, task, control, folder)
             if self._settings.grade is not None and outcome.reward is not None:
@@ -239,17 +230,6 @@ class _Episode:
         about = {"env_id": spec.env_id, "seed": spec.seed, "env_restarts": self._restarts}
         trace.add({"started": time.time(), "episode_id": spec.episode_id, **about})
         return trace
-
-    def _control(self, session: Session, task: AgentTask) -> Control | None:
-        settings = self._settings
-        if not (settings.steps or settings.rewards):
-            return None
-        return Control(
-            task,
-            partial(self._step, session),
-            takes_steps=settings.steps,
-            takes_rewards=settings.rewards,
-        )
 
     async def _outcome(
         self, session: Session, task: AgentTask, control: Control | None, folder: Path
@@ -313,15 +293,8 @@ class _Episode:
         try:
             if function is not None:
                 return await call_agent(function, task, self._pool)
-            return await run_command(
-                self._settings.argv() or (),
-                task,
-                folder,
-                self._pool,
-                max_disk_mb=self._settings.max_disk_mb,
-                key="" if control is None else control.key,
-                says_answer=not self._settings.steps,
-            )
+            key = "" if control is None else control.key
+            return await command.run_command(self._settings, task, folder, self._pool, key=key)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -340,7 +313,7 @@ class _Episode:
             return found.reward
 
         async def untouched() -> None:
-            async with untouched_folder(self._pool, task) as fresh:
+            async with command.untouched_folder(self._pool, task) as fresh:
                 await self._grade(task, fresh)
 
         grader = f"agent.grade {self._settings.grade} {self._settings.timeout_s}"
@@ -349,23 +322,19 @@ class _Episode:
         except EnvFault as fault:
             if self._interrupt.reason is StopReason.ABORTED:
                 return Outcome(stop_reason=StopReason.ABORTED)
-            found = FaultRecord.of(FaultPlace.REWARDS, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, fault))
         info = {**_without_verdict(outcome.info or {}), "grade_output": output, **settled.info()}
         return _rewarded(replace(outcome, info=info), settled.score, self._given)
 
-    async def _grade(self, task: AgentTask, folder: Path) -> Grade:
+    async def _grade(self, task: AgentTask, folder: Path) -> command.Grade:
         """Run the command that grades in a folder.
 
         Raises:
             UngradedError: It failed, or took longer than it may.
             EnvFault: The episode ended before it.
         """
-        argv = argv_of("agent.grade", self._settings.grade or ())
-        limit = self._settings.max_disk_mb
-        running = asyncio.ensure_future(
-            grade_command(argv, task.task, folder, self._pool, max_disk_mb=limit)
-        )
+        grading = command.grade_command(self._settings, task.task, folder, self._pool)
+        running = asyncio.ensure_future(grading)
         try:
             grade, is_late = await self._awaited(running)
         finally:
@@ -408,7 +377,7 @@ class _Episode:
                 raise EpisodeStateError("the environment has ended the episode")
             try:
                 outcome = await self._env.step(Reply(text=text))
-            except EpisodeLostError as lost:
+            except recovery.EpisodeLostError as lost:
                 self._lost = lost
                 raise
             except Fault as fault:
@@ -437,7 +406,7 @@ class _Episode:
     async def _answer(self, session: Session, text: str) -> None:
         try:
             await self._step(session, text)
-        except (Fault, EpisodeLostError):
+        except (Fault, recovery.EpisodeLostError):
             return  # `_step` keeps it
 
     def _failure(self, session: Session) -> Outcome | None:
@@ -451,12 +420,9 @@ class _Episode:
             result = AgentResult(error=f"the last step took too long: {fault}")
             return self._scored(result, StopReason.STEP_TIMEOUT)
         if fault is not None:
-            found = FaultRecord.of(FaultPlace.STEP, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.STEP, fault))
         assert session.fault is not None
-        is_ledger = session.fault.where is FaultPlace.LEDGER
-        reason = StopReason.LEDGER_FAULT if is_ledger else StopReason.ENGINE_FAULT
-        return Outcome(stop_reason=reason, fault=session.fault)
+        return Outcome.after(session.fault)
 
     def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> Outcome:
         """Return how an episode ended whose agent did not."""
@@ -472,8 +438,7 @@ class _Episode:
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
-            found = FaultRecord.of(FaultPlace.GENERATE, fault)
-            return Outcome(stop_reason=StopReason.ENGINE_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.GENERATE, fault))
         ended = StopReason.STEP_TIMEOUT if is_late else reason or StopReason.EPISODE_TIMEOUT
         return self._scored(AgentResult(error="the agent was stopped"), ended)
 
@@ -486,8 +451,7 @@ class _Episode:
                 "AgentTask.base_url (OpenAI) or AgentTask.url (Anthropic) with AgentTask.api_key",
                 kind=FaultKind.PERMANENT,
             )
-            found = FaultRecord.of(FaultPlace.STEP, missing)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.STEP, missing))
         ended = StopReason.TERMINATED
         if session.stop_reason is not None:
             ended = session.stop_reason
@@ -518,8 +482,7 @@ def _rewarded(outcome: Outcome, final: float, earlier: Sequence[Credit]) -> Outc
         return replace(outcome, reward=final, earlier=tuple(earlier))
     rewards = [*(one.reward for one in earlier), final]
     error = ContractError(f"an agent's rewards must be finite, and their sum, got {shown(rewards)}")
-    found = FaultRecord.of(FaultPlace.REWARDS, error)
-    return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+    return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, error))
 
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:

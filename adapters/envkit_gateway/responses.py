@@ -94,7 +94,7 @@ def _before(response: str, turns: Sequence[Turn]) -> list[AgentMessage]:
         return []
     for turn in turns:
         if turn.reply is not None and _response_id(turn) == response:
-            return [*turn.conversation[turn.has_instructions :]]
+            return [*turn.conversation[turn.request.has_instructions :]]
     raise bad_request(
         f"this session has no response {response!r:.80}: send the whole conversation",
         code="previous_response_not_found",

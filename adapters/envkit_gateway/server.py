@@ -48,7 +48,8 @@ class Gateway:
         self._controls: dict[str, tuple[Session, Control]] = {}
         """The same."""
         self._pool = WorkerPool()
-        self._url = ""
+        self.url = ""
+        """Address of the server for agents, without `/v1`."""
 
     @asynccontextmanager
     async def running(
@@ -78,15 +79,10 @@ class Gateway:
             async with listening(
                 app, host=host, port=port, answer_s=_ANSWER_S, stop_s=_STOP_S, cancels_lost=True
             ) as address:
-                self._url = url or address
+                self.url = url or address
                 yield self
         finally:
             self._pool.close()
-
-    @property
-    def url(self) -> str:
-        """Address of the server for agents, without `/v1`."""
-        return self._url
 
     @asynccontextmanager
     async def serving(

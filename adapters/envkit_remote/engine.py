@@ -29,6 +29,11 @@ _COMPARE_EACH: Final = 16
 class RemoteEngine:
     """Samples over the HTTP API of one server. A subclass names the server's dialect."""
 
+    logprob_kind = LogprobKind.SAMPLED
+    """SAMPLED; a server that reports others is rejected."""
+    max_top_logprobs = 20
+    """The default limit of a vLLM server, and that of OpenAI's API."""
+
     dialect_type: ClassVar[type[Dialect]]
 
     def __init__(
@@ -71,7 +76,8 @@ class RemoteEngine:
         Raises:
             ConfigurationError: The address is not an http(s) URL, or a number is out of range.
         """
-        self._url = _checked_url(base_url)
+        self.base_url: Final = _checked_url(base_url)
+        """The address that requests go to."""
         ranges.at_least(1e-3, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
         ranges.at_least(0, abort_grace_s=abort_grace_s, compare_prompts=compare_prompts)
         ranges.at_least(1, max_connections=max_connections)
@@ -85,7 +91,8 @@ class RemoteEngine:
         self._background: set[asyncio.Task[None]] = set()
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = Transport(
-            self._url,
+            self.base_url,
+            title=self.dialect_type.title,
             headers={**authorization, **(headers or {})},
             max_connections=max_connections,
             connect_timeout_s=connect_timeout_s,
@@ -110,21 +117,6 @@ class RemoteEngine:
     def name(self) -> str:
         """The engine's name in records."""
         return self.dialect_type.name
-
-    @property
-    def base_url(self) -> str:
-        """The address that requests go to."""
-        return self._url
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED; a server that reports others is rejected."""
-        return LogprobKind.SAMPLED
-
-    @property
-    def max_top_logprobs(self) -> int:
-        """The default limit of a vLLM server, and that of OpenAI's API."""
-        return 20
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one turn.
@@ -214,8 +206,8 @@ class RemoteEngine:
             self._names_requests = True
         elif found is not None and self._names_requests:
             raise EngineFault(
-                f"{self._url} answered request {rid} with the reply to {found!r:.80}: a router or "
-                "proxy before the server mixes up its answers",
+                f"{self.base_url} answered request {rid} with the reply to {found!r:.80}: a router "
+                "or proxy before the server mixes up its answers",
                 kind=FaultKind.TRANSIENT,
             )
 

@@ -147,7 +147,7 @@ class ServerProbe:
                 raise await dialect.status_fault(http, answer)
             return answer.body
 
-        async with faults.asking(dialect.title, http, timeout_s, "for its facts"):
+        async with faults.asking(http, timeout_s, "for its facts"):
             return await dialect.fetch_info(fetch)
 
     async def health(self, timeout_s: float) -> ServerHealth:
@@ -198,9 +198,7 @@ class ServerProbe:
             async with asyncio.timeout(timeout_s):
                 return await self._http.get("/health")
         except faults.CONNECTION_ERRORS as error:
-            raise faults.connection_fault(
-                self._dialect.title, url, error, reached_before=self._http.reached
-            ) from error
+            raise faults.connection_fault(self._http, error) from error
         except TimeoutError as error:
             raise EngineFault(
                 f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
@@ -209,9 +207,7 @@ class ServerProbe:
             ) from error
 
     def _unhealthy(self, answer: Answer) -> str:
-        fault = faults.status_fault(
-            self._dialect.title, self._http.base_url, answer, self._dialect.advice
-        )
+        fault = faults.status_fault(self._http, answer, self._dialect.advice)
         return f"{fault}. It may still be loading its model"
 
 

@@ -47,6 +47,9 @@ class _Replica:
 class RoutedEngine:
     """Spreads sessions over replicas of one server; see the module's docstring for the rules."""
 
+    logprob_kind = LogprobKind.SAMPLED
+    """SAMPLED; a server that reports others is refused."""
+
     def __init__(self, engines: Sequence[RemoteEngine]) -> None:
         """Wrap the replicas' engines; they are closed with this one.
 
@@ -76,11 +79,6 @@ class RoutedEngine:
     def base_url(self) -> str:
         """The addresses, separated by commas."""
         return ",".join(replica.engine.base_url for replica in self._replicas)
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED; a server that reports others is refused."""
-        return LogprobKind.SAMPLED
 
     @property
     def max_top_logprobs(self) -> int:

@@ -41,11 +41,12 @@ class Transport:
         self,
         base_url: str,
         *,
+        title: str,
         headers: Mapping[str, str],
         max_connections: int,
         connect_timeout_s: float,
     ) -> None:
-        self.base_url = base_url
+        self.base_url, self.title = base_url, title
         self.reached = False
         """True once the server has answered anything."""
         self._pool, self._control = (

@@ -63,10 +63,9 @@ class EnvGenerator(GeneratorInterface):
         self,
         generator_cfg: Any,  # noqa: ANN401  # SkyRL's GeneratorConfig
         inference_engine_client: InferenceClient,
-        codec: ChatCodec,
+        codec: ChatCodec | Callable[[], ChatCodec],
         *,
         options: SkyRLOptions | None = None,
-        make_codec: Callable[[], ChatCodec] | None = None,
         policy_model_name: str | None = None,
         max_sequence_tokens: int | None = None,
         scalar_rewards: bool = False,
@@ -76,9 +75,9 @@ class EnvGenerator(GeneratorInterface):
         Args:
             generator_cfg: SkyRL's `generator` section.
             inference_engine_client: SkyRL's.
-            codec: Codec of the policy's model; its image processor must be the server's.
+            codec: Codec of the policy's model, or a function that makes it, which
+                `envkit.workers` needs; its image processor must be the server's.
             options: The run's `envkit` section; None uses the defaults.
-            make_codec: Builds the same codec in a worker; None rejects `envkit.workers`.
             policy_model_name: The server's name of the policy; None uses the client's model.
             max_sequence_tokens: SkyRL's `trainer.algorithm.max_seq_len`; None is unbounded.
             scalar_rewards: One reward per row instead of a list, for SkyRL's zero-variance filter;
@@ -87,9 +86,11 @@ class EnvGenerator(GeneratorInterface):
         Raises:
             ConfigurationError: A combination that SkyRL or the loop cannot honour.
         """
-        self._config, self._codec = generator_cfg, codec
+        self._config, self._codec = generator_cfg, codec() if callable(codec) else codec
         self._options = options or SkyRLOptions()
-        self._plan = prepare(generator_cfg, codec, self._options, scalar_rewards=scalar_rewards)
+        self._plan = prepare(
+            generator_cfg, self._codec, self._options, scalar_rewards=scalar_rewards
+        )
         self._max_sequence_tokens = max_sequence_tokens
         salt: Callable[[int], str] | None = None
         if generator_cfg.use_cache_salt:
@@ -102,32 +103,32 @@ class EnvGenerator(GeneratorInterface):
             "cache_salt": salt,
         }
         self._engine = SkyRLEngine(inference_engine_client, **arguments)
-        self._recipe = self._worker_recipe(inference_engine_client, arguments, make_codec)
+        self._recipe = self._worker_recipe(inference_engine_client, arguments, codec)
         self._player: tuple[asyncio.AbstractEventLoop, AnyPlayer, asyncio.Task[None]] | None = None
 
     def _worker_recipe(
         self,
         client: InferenceClient,
         arguments: Mapping[str, Any],
-        make_codec: Callable[[], ChatCodec] | None,
+        codec: ChatCodec | Callable[[], ChatCodec],
     ) -> WorkerRecipe | None:
         """Return the recipe for workers' players; None if this process plays.
 
         Raises:
-            ConfigurationError: Workers are requested without `make_codec`.
+            ConfigurationError: Workers are requested with a codec, which they cannot share.
         """
         config = self._options.rollout
         if not config.workers:
             return None
-        if make_codec is None:
+        if not callable(codec):
             raise ConfigurationError(
-                f"envkit.workers={config.workers} needs EnvGenerator(make_codec=...), a function "
-                "of a module that makes the codec in a worker"
+                f"envkit.workers={config.workers} needs a function of a module that makes the "
+                "codec in a worker, got a codec: give EnvGenerator the function instead"
             )
         return WorkerRecipe(
             client=client,
             engine=arguments,
-            make_codec=make_codec,
+            make_codec=codec,
             config=config.of_worker(),
             imports=self._options.imports,
         )

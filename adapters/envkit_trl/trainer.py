@@ -25,13 +25,7 @@ from envkit_trl.place import group_size
 from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
 from envkit_trl.processor import load_processor
 from envkit_trl.requests import row_request
-from envkit_trl.rows import (
-    REWARD_COLUMN,
-    check_rows,
-    env_reward,
-    episode_row,
-    leave_out_faults,
-)
+from envkit_trl.rows import REWARD_COLUMN, check_rows, env_reward, episode_row, leave_out_faults
 from envkit_trl.settings import TAIL_SETTING, check_arguments, check_turn_credit
 
 try:

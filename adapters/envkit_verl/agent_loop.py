@@ -23,7 +23,7 @@ from envkit_training.rows import roles_of
 from envkit_verl.output import outputs_of
 from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
-from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
+from envkit_verl.shared import SharedRollout, plain, shared_rollout
 
 _OWN_KEYS: Final = ("envkit", "rewards")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
@@ -93,16 +93,7 @@ class EnvAgentLoop(AgentLoopBase):
     async def _outputs(
         self, sampling_params: dict[str, Any], kwargs: dict[str, Any], *, is_v1: bool
     ) -> list[Any]:
-        shared = shared_rollout(
-            WorkerParts(
-                server_manager=self.server_manager,
-                tokenizer=self.tokenizer,
-                processor=self.processor,
-                config=self.config,
-                data=self.data_config,
-            ),
-            self._options,
-        )
+        shared = shared_rollout(self, self._options)
         _check_turns(shared.settings, self._placement, is_v1=is_v1)
         uid = None if kwargs.get("uid") is None else str(kwargs["uid"])
         request = _request(kwargs, shared.config)

@@ -15,13 +15,7 @@ import numpy as np
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.metrics import EpisodeFacts
-from envkit.trajectory import (
-    RewardPlacement,
-    Row,
-    StopReason,
-    Trajectory,
-    step_rows,
-)
+from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
 from envkit.trajectory.trajectory import role_of
 from envkit_training.rows import check_one_row

@@ -331,7 +331,7 @@ class VLLMDialect(Dialect):
             EngineFault: The server does not answer.
         """
         body = json.dumps(self.kind_probe(_PROBE_TOKEN)).encode()
-        async with asking(self.title, http, _FLAGS_S, "for its flags"):
+        async with asking(http, _FLAGS_S, "for its flags"):
             answer = await http.post(self.generate_path, body)
             development = await http.get("/is_sleeping")
         if answer.status not in (200, 403):

@@ -161,7 +161,7 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
 
 def test_workers_with_a_ready_made_codec_are_refused() -> None:
     cfg = configured("envkit.workers=2")
-    with pytest.raises(ConfigurationError, match="make_codec"):
+    with pytest.raises(ConfigurationError, match="function of a module that makes the codec"):
         make_generator(cfg, FakeClient(text_codec(), say()), codec=text_codec())
 
 
