@@ -1,6 +1,7 @@
 """The canary: read a code that only the image shows."""
 
 import random
+import re
 from typing import Any, ClassVar, Final, cast
 
 from envkit.audit_hooks import AuditHooks
@@ -12,7 +13,18 @@ from envkit.tasks import Task
 from envkit_canary.auditing import hooks
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
-from envkit_canary.reply import read_code
+
+
+def read_code(reply: str, length: int) -> str | None:
+    """Return the last run of exactly `length` letters and digits in the reply, in capitals.
+
+    A run with a digit takes precedence over plain words: "The code is K7MX, sure" is read as K7MX.
+    Returns None if there is no run of that length.
+    """
+    runs = re.findall(rf"(?<![A-Za-z0-9])[A-Za-z0-9]{{{length}}}(?![A-Za-z0-9])", reply)
+    shaped = [run for run in runs if run.isupper() or any(map(str.isdigit, run))]
+    return ((shaped or runs)[-1]).upper() if runs else None
+
 
 DEFAULT_ALPHABET: Final = "2345679CDFHJKMNPRTVWX"
 """No vowels, so no English word is a code, and no two characters that look alike."""

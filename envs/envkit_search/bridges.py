@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from envkit_search.endings import Ending, country_endings
 from envkit_search.facts import Country, FactTable
+from envkit_search.row_templates import MAX_HOPS, Question, Template
 from envkit_search.spellings import padded
-from envkit_search.template import MAX_HOPS, Question, Template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

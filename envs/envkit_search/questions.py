@@ -20,12 +20,11 @@ from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.tasks import Task
 from envkit_search.bridges import bridge_templates
+from envkit_search.corpora import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.fact_pages import FACTS
 from envkit_search.facts import fact_table
 from envkit_search.grading import normalize
-from envkit_search.row_templates import row_templates
-from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
-from envkit_search.template import MAX_HOPS, Template
+from envkit_search.row_templates import MAX_HOPS, Template, row_templates
 
 MAX_SHARE: Final = 0.05
 """Maximum fraction of the questions of a kind, in either split, with the same answer."""

@@ -12,10 +12,9 @@ from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
+from envkit_search.corpora import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.spellings import number_spellings
-from envkit_search.world import WORLD, World, WorldShape
-from envkit_search.world_pages import world_of
+from envkit_search.world import WORLD, World, WorldShape, world_of
 from envkit_search.world_schema import KINDS
 
 MAX_HOPS: Final = 4

@@ -11,12 +11,14 @@ from typing import Final
 from envkit_actions.action import Action, ActionKind, Button, Status
 from envkit_actions.code_reply import Code
 from envkit_actions.families.ui_tars import (
+    SHARED_WORDS,
+    SHARED_WRITERS,
     PlaceForm,
     Vocabulary,
     Word,
     WordFamily,
+    click,
 )
-from envkit_actions.families.ui_tars_words import SHARED_WORDS, SHARED_WRITERS, click
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError

@@ -10,14 +10,12 @@ from typing import Final
 
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.families.ui_tars import (
+    SHARED_WORDS,
+    SHARED_WRITERS,
     PlaceForm,
     Vocabulary,
     Word,
     WordFamily,
-)
-from envkit_actions.families.ui_tars_words import (
-    SHARED_WORDS,
-    SHARED_WRITERS,
     click,
 )
 from envkit_actions.fields import Fields

@@ -9,7 +9,6 @@ from envkit_linux_desktop.osworld.evaluators import (
     matching,
     office_settings,
     pictures,
-    presentation_parts,
     presentations,
     printouts,
     tables,
@@ -94,21 +93,19 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         run=office_settings.presenter_console_disabled, needs_gold=False
     ),
     "compare_pptx_files": Function(run=presentations.compare_pptx_files),
-    "check_image_stretch_and_center": Function(run=presentation_parts.image_stretched),
+    "check_image_stretch_and_center": Function(run=presentations.image_stretched),
     "check_page_number_colors": _ruled(
-        presentation_parts.page_number_has_color, presentation_parts.color_problem, color=str
+        presentations.page_number_has_color, presentations.color_problem, color=str
     ),
-    "check_slide_orientation_Portrait": Function(
-        run=presentation_parts.is_portrait, needs_gold=False
-    ),
+    "check_slide_orientation_Portrait": Function(run=presentations.is_portrait, needs_gold=False),
     "check_transition": _ruled(
-        presentation_parts.has_transition,
-        presentation_parts.transition_problem,
+        presentations.has_transition,
+        presentations.transition_problem,
         slide_idx=int,
         transition_type=str,
     ),
     "evaluate_presentation_fill_to_rgb_distance": _ruled(
-        presentation_parts.fill_is_near, presentation_parts.fill_problem, rgb=list
+        presentations.fill_is_near, presentations.fill_problem, rgb=list
     ),
     "compare_pdfs": Function(run=printouts.compare_pdfs),
     "check_pdf_pages": _ruled(
