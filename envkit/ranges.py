@@ -49,3 +49,14 @@ def positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value > 0:
             raise ConfigurationError(f"{name} must be positive, got {value!r}")
+
+
+def within(least: float, most: float, **values: float | None) -> None:
+    """Check that every value is in a range, both ends included; None is allowed.
+
+    Raises:
+        ConfigurationError: A value is outside the range or not a number.
+    """
+    for name, value in values.items():
+        if value is not None and not least <= value <= most:
+            raise ConfigurationError(f"{name} must be {least} to {most}, got {value!r}")

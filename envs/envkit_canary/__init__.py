@@ -2,7 +2,8 @@
 
 from envkit.registration import EnvSpec
 from envkit_canary.drawing import draw_code
-from envkit_canary.env import DEFAULT_ALPHABET, CanaryEnv, CodeTasks, read_code
+from envkit_canary.env import DEFAULT_ALPHABET, CanaryEnv, CodeTasks
+from envkit_canary.reply import read_code
 
 SPEC = EnvSpec(
     id="canary-v0",

@@ -3,7 +3,7 @@
 from envkit.audit_hooks import AuditHooks
 from envkit.tasks import Task
 from envkit_canary.drawing import shows_code
-from envkit_canary.env import read_code
+from envkit_canary.reply import read_code
 
 
 def hooks(alphabet: str) -> AuditHooks:

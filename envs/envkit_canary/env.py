@@ -1,9 +1,9 @@
 """The canary: read a code that only the image shows."""
 
 import random
-import re
 from typing import Any, ClassVar, Final, cast
 
+from envkit import ranges
 from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
@@ -13,18 +13,7 @@ from envkit.tasks import Task
 from envkit_canary.auditing import hooks
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
-
-
-def read_code(reply: str, length: int) -> str | None:
-    """Return the last run of exactly `length` letters and digits in the reply, in capitals.
-
-    A run with a digit takes precedence over plain words: "The code is K7MX, sure" is read as K7MX.
-    Returns None if there is no run of that length.
-    """
-    runs = re.findall(rf"(?<![A-Za-z0-9])[A-Za-z0-9]{{{length}}}(?![A-Za-z0-9])", reply)
-    shaped = [run for run in runs if run.isupper() or any(map(str.isdigit, run))]
-    return ((shaped or runs)[-1]).upper() if runs else None
-
+from envkit_canary.reply import read_code
 
 DEFAULT_ALPHABET: Final = "2345679CDFHJKMNPRTVWX"
 """No vowels, so no English word is a code, and no two characters that look alike."""
@@ -94,11 +83,8 @@ class CanaryEnv(Env):
         Raises:
             ConfigurationError: A number is out of range, or a character cannot be drawn.
         """
-        if turns < 1 or not 1 <= length <= _LONGEST_CODE:
-            raise ConfigurationError(
-                f"turns must be at least 1 and length from 1 to {_LONGEST_CODE}, "
-                f"got turns={turns} and length={length}"
-            )
+        ranges.at_least(1, turns=turns)
+        ranges.within(1, _LONGEST_CODE, length=length)
         if len(set(alphabet)) < max(2, len(alphabet)) or not set(alphabet) <= set(GLYPHS):
             raise ConfigurationError(
                 "alphabet must be two or more different characters of A-Z and 0-9, "

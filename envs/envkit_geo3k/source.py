@@ -76,10 +76,7 @@ class ProceduralSource:
         """
         ranges.one_of("split", split, ("train", "test"))
         ranges.one_of("level", level, (*LEVELS, None))
-        if not MIN_SIZE <= image_size <= MAX_SIZE:
-            raise ConfigurationError(
-                f"image_size must be {MIN_SIZE} to {MAX_SIZE} pixels, got {image_size}"
-            )
+        ranges.within(MIN_SIZE, MAX_SIZE, image_size=image_size)
         names = sorted(FAMILIES if families is None else set(families))
         for name in names:
             if name not in FAMILIES:

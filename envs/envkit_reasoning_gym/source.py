@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.seeds import checked_seed, derive_seed
@@ -46,11 +47,8 @@ class DatasetTasks:
             raise ConfigurationError(
                 f"reasoning-gym has no dataset {name!r} that can be played alone"
             )
-        if not 1 <= size <= ENDLESS_INDEX_LIMIT or (level is not None and level < 0):
-            raise ConfigurationError(
-                f"size must be at least 1 and at most {ENDLESS_INDEX_LIMIT}, and level 0 or more, "
-                f"got {size} and {level}"
-            )
+        ranges.within(1, ENDLESS_INDEX_LIMIT, size=size)
+        ranges.at_least(0, level=level)
         if config.keys() & {"seed", "size"}:
             raise ConfigurationError(
                 f"pass seed and size as arguments instead of in config, got {dict(config)!r:.80}"
@@ -67,8 +65,7 @@ class DatasetTasks:
 
     def task(self, index: int) -> Task:
         """Return the task of this index."""
-        if not 0 <= index < self._size:
-            raise ConfigurationError(f"task index must be from 0 to {self._size - 1}, got {index}")
+        ranges.within(0, self._size - 1, index=index)
         return {"seed": self._seed, "index": index}
 
     def entry(self, task: Task) -> dict[str, Any]:

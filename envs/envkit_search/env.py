@@ -146,11 +146,8 @@ class SearchEnv(AsyncEnv):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.protocol = Protocol(ranges.one_of("protocol", protocol, Protocol))
         corpus_of(corpus, corpus_options)
-        if not 1 <= topk <= MAX_TOPK or document_characters < 1:
-            raise ConfigurationError(
-                f"topk must be 1 to {MAX_TOPK} and document_characters at least 1, got "
-                f"topk={topk} and document_characters={document_characters}"
-            )
+        ranges.within(1, MAX_TOPK, topk=topk)
+        ranges.at_least(1, document_characters=document_characters)
         self._is_compat = reward == EM_COMPAT
         self.grades_cut_replies = self._is_compat  # Search-R1 reads whatever was written
         if self._is_compat and self.protocol is not Protocol.TAGS:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit import ranges
-from envkit.errors import ConfigurationError
 from envkit.tasks import Task
 from envkit_search.bridges import bridge_templates
 from envkit_search.corpora import SPLITS, TEST_BELOW, checked_hops, title_hash
@@ -72,10 +71,7 @@ class FactQuestions:
         Raises:
             ConfigurationError: The index is not from 0 to size - 1.
         """
-        if not 0 <= index < len(self._chosen):
-            raise ConfigurationError(
-                f"task index must be from 0 to {len(self._chosen) - 1}, got {index}"
-            )
+        ranges.within(0, len(self._chosen) - 1, index=index)
         number = int(self._chosen[index])
         template = self._catalog.templates[int(self._catalog.template[number])]
         row = int(self._catalog.row[number])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.seeds import checked_seed, derive_seed
 from envkit_search.bm25 import Bm25Index
@@ -49,14 +50,9 @@ class WorldShape:
             ConfigurationError: The seed, the size or a share is out of range.
         """
         object.__setattr__(self, "seed", checked_seed(self.seed))
-        if not MIN_SIZE <= self.size <= MAX_SIZE:
-            raise ConfigurationError(
-                f"a world's size must be from {MIN_SIZE} to {MAX_SIZE}, got {self.size}"
-            )
+        ranges.within(MIN_SIZE, MAX_SIZE, size=self.size)
         for name in ("aliases", "distractors", "contradictions"):
-            share = getattr(self, name)
-            if not 0.0 <= share <= 1.0:
-                raise ConfigurationError(f"{name} must be a share from 0 to 1, got {share}")
+            ranges.within(0, 1, **{name: getattr(self, name)})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

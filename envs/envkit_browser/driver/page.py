@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError
+from envkit import ranges
 from envkit_browser.driver.browser import Browser
 from envkit_browser.driver.connection import Reply
 from envkit_browser.driver.events import PageEvent, PageEvents
@@ -50,15 +50,10 @@ class PageOptions:
     """Seconds per command; a page that takes longer counts as hung."""
 
     def __post_init__(self) -> None:
-        if not (1 <= self.width <= 4096 and 1 <= self.height <= 4096):
-            raise ConfigurationError(
-                f"a page must have 1x1 to 4096x4096 pixels, got {self.width}x{self.height}"
-            )
-        if not 0.25 <= self.scale <= 8 or self.deadline_s <= 0 or self.settle_ms < 0:
-            raise ConfigurationError(
-                "scale must be 0.25 to 8, deadline_s above 0 and settle_ms at least 0, got "
-                f"{self.scale:g}, {self.deadline_s:g} and {self.settle_ms:g}"
-            )
+        ranges.within(1, 4096, width=self.width, height=self.height)
+        ranges.within(0.25, 8, scale=self.scale)
+        ranges.positive(deadline_s=self.deadline_s)
+        ranges.at_least(0, settle_ms=self.settle_ms)
 
     def with_site(self, site: Site) -> "PageOptions":
         """Return the same options with another site."""

@@ -338,7 +338,7 @@ def test_source_is_a_task_source_that_says_what_is_wrong() -> None:
     with pytest.raises(ConfigurationError, match="hops must be some"):
         FactQuestions(hops=[])
     for index in (-1, source.size):
-        with pytest.raises(ConfigurationError, match="task index must be from 0"):
+        with pytest.raises(ConfigurationError, match="index must be 0 to"):
             source.task(index)
 
 

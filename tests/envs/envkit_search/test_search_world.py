@@ -242,9 +242,9 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"size": 49}, "size must be from 50 to 200000, got 49"),
-        ({"aliases": 1.5}, "aliases must be a share from 0 to 1, got 1.5"),
-        ({"contradictions": -0.1}, "contradictions must be a share"),
+        ({"size": 49}, "size must be 50 to 200000, got 49"),
+        ({"aliases": 1.5}, "aliases must be 0 to 1, got 1.5"),
+        ({"contradictions": -0.1}, "contradictions must be 0 to 1"),
         ({"towns": 3}, "no shape of a world"),
     ],
 )
