@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
+from envkit_actions import spaces
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.call_reply import CallFamily
 from envkit_actions.families.click_names import CLICKS, click_name
@@ -17,12 +18,6 @@ from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
-from envkit_actions.spaces import (
-    QWEN3_VL_RESIZE,
-    QWEN25_VL_RESIZE,
-    CoordinateSpace,
-    SpaceKind,
-)
 from envkit_actions.writing import Writing
 
 _PROMPT: Final = (
@@ -55,7 +50,7 @@ class QwenFamily(CallFamily):
     ends_in_text = False
 
     def __init__(
-        self, name: str, kind: SpaceKind, resize: SmartResize, words: Sequence[str]
+        self, name: str, kind: spaces.SpaceKind, resize: SmartResize, words: Sequence[str]
     ) -> None:
         super().__init__(name, counts=kind, resize=resize)
         self._words = tuple(words)
@@ -76,7 +71,7 @@ class QwenFamily(CallFamily):
             raise writing.refusal(why)
         return calls
 
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
+    def tools(self, space: spaces.CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return `computer_use` for the size that the model counts in."""
         extent = space.extent
         return (
@@ -209,5 +204,9 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
     ActionKind.ANSWER: lambda writing: [{"action": "answer", "text": writing.action.text}],
 }
 
-QWEN25_VL: Final = QwenFamily("qwen2.5-vl", SpaceKind.RESIZED, QWEN25_VL_RESIZE, _OLD_ACTIONS)
-QWEN3_VL: Final = QwenFamily("qwen3-vl", SpaceKind.NORMALISED, QWEN3_VL_RESIZE, _NEW_ACTIONS)
+QWEN25_VL: Final = QwenFamily(
+    "qwen2.5-vl", spaces.SpaceKind.RESIZED, spaces.QWEN25_VL_RESIZE, _OLD_ACTIONS
+)
+QWEN3_VL: Final = QwenFamily(
+    "qwen3-vl", spaces.SpaceKind.NORMALISED, spaces.QWEN3_VL_RESIZE, _NEW_ACTIONS
+)

@@ -14,14 +14,7 @@ from itertools import zip_longest
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.values import (
-    File,
-    Options,
-    of_files,
-    of_one_file,
-    open_zip,
-    reading,
-)
+from envkit_linux_desktop.osworld.evaluators import values
 
 DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FREEFORM: Final = 5
@@ -40,7 +33,7 @@ _FIXED_HINT: Final = "Elaborate on what you want to discuss."
 _Bullet = tuple[str, str, str]
 
 
-def read_pptx(file: File) -> Any:  # noqa: ANN401  # python-pptx's presentation
+def read_pptx(file: values.File) -> Any:  # noqa: ANN401  # python-pptx's presentation
     """Open a pptx presentation.
 
     Raises:
@@ -48,8 +41,8 @@ def read_pptx(file: File) -> Any:  # noqa: ANN401  # python-pptx's presentation
     """
     from pptx import Presentation
 
-    open_zip(file).close()
-    with reading(file):
+    values.open_zip(file).close()
+    with values.reading(file):
         return Presentation(io.BytesIO(file.data))
 
 
@@ -66,8 +59,10 @@ def background_color(slide: Any) -> Any:  # noqa: ANN401  # python-pptx's slide 
     return fill_color(fill)
 
 
-@of_files
-def compare_pptx_files(result: File, expected: File, options: Options) -> float:
+@values.of_files
+def compare_pptx_files(
+    result: values.File, expected: values.File, options: values.Options
+) -> float:
     """Compare the slides of two presentations."""
     own, gold = list(read_pptx(result).slides), list(read_pptx(expected).slides)
     if len(own) != len(gold) and options.get("examine_number_of_slides", True):
@@ -76,7 +71,7 @@ def compare_pptx_files(result: File, expected: File, options: Options) -> float:
     return float(all(_same_slides(one, two, number, options) for number, (one, two) in pairs))
 
 
-def _same_slides(one: Any, two: Any, number: int, options: Options) -> bool:  # noqa: ANN401
+def _same_slides(one: Any, two: Any, number: int, options: values.Options) -> bool:  # noqa: ANN401
     if options.get("examine_background_color", True) and (
         background_color(one) != background_color(two)
     ):
@@ -118,7 +113,7 @@ class _Pair:
     two: Any
     slide: int
     """Counts from 1."""
-    options: Options
+    options: values.Options
 
     def is_near(self, *sides: str) -> bool:
         """Return whether the shapes' sides are about equal."""
@@ -206,7 +201,7 @@ def _text(shape: Any) -> str | None:  # noqa: ANN401
     return getattr(shape, "text", None)
 
 
-def _same_tables(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_tables(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare the looks of two tables' cells; their texts are compared with the bullets."""
     if _kind(one) != _TABLE:
         return True
@@ -234,7 +229,7 @@ def _paragraphs(shape: Any) -> list[Any]:  # noqa: ANN401
     return [] if shape is None else list(shape.text_frame.paragraphs)
 
 
-def _same_texts(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_texts(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     if options.get("examine_text", True) and one.text.strip() != two.text.strip():
         return False
     own, gold = _paragraphs(one), _paragraphs(two)
@@ -243,7 +238,7 @@ def _same_texts(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     )
 
 
-def _same_paragraphs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_paragraphs(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     return (
         not (options.get("examine_alignment", True) and _alignment(one) != _alignment(two))
         and not (options.get("examine_text", True) and one.text != two.text)
@@ -257,7 +252,7 @@ def _alignment(paragraph: Any) -> int:  # noqa: ANN401
     return _LEFT if paragraph.alignment is None else paragraph.alignment
 
 
-def _same_runs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_runs(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     left, right = one.font, two.font
     return (
         not (options.get("examine_font_name", True) and left.name != right.name)
@@ -273,7 +268,7 @@ def _strike(run: Any) -> str:  # noqa: ANN401
     return "noStrike" if properties is None else properties.get("strike", "noStrike")
 
 
-def _same_color(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_color(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare the colours of two fonts; a theme's colour equals every other."""
     if not options.get("examine_color_rgb", True):
         return True
@@ -283,7 +278,7 @@ def _same_color(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     return colors[0].rgb == colors[1].rgb
 
 
-def _same_emphasis(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_emphasis(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare bold, italic and underline; what is not set is off."""
     if options.get("examine_font_bold", True) and bool(one.bold) != bool(two.bold):
         return False
@@ -343,7 +338,7 @@ def _text_shapes(parent: Any) -> Iterator[Any]:  # noqa: ANN401
             yield from _text_shapes(shape)
 
 
-def _same_alignments(own: list[Any], gold: list[Any], options: Options) -> bool:
+def _same_alignments(own: list[Any], gold: list[Any], options: values.Options) -> bool:
     if len(own) != len(gold):
         return False
     if not options.get("examine_alignment", True):
@@ -389,12 +384,12 @@ def fill_problem(rules: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_portrait(file: File, _: Mapping[str, Any]) -> float:
+def _is_portrait(file: values.File, _: Mapping[str, Any]) -> float:
     deck = read_pptx(file)
     return float(deck.slide_width < deck.slide_height)
 
 
-def _has_transition(file: File, rules: Mapping[str, Any]) -> float:
+def _has_transition(file: values.File, rules: Mapping[str, Any]) -> float:
     root = _part(file, f"ppt/slides/slide{rules['slide_idx'] + 1}.xml")
     if root is None:
         return 0.0
@@ -403,7 +398,7 @@ def _has_transition(file: File, rules: Mapping[str, Any]) -> float:
     return float(found is not None and found.find(kind) is not None)
 
 
-def _page_number_has_color(file: File, rules: Mapping[str, Any]) -> float:
+def _page_number_has_color(file: values.File, rules: Mapping[str, Any]) -> float:
     root = _part(file, _MASTER)
     colors = [] if root is None else root.findall(f".//{DRAWING}solidFill//{DRAWING}srgbClr")
     digits = colors[-2].get("val", "") if len(colors) > 1 else ""
@@ -415,7 +410,7 @@ def _page_number_has_color(file: File, rules: Mapping[str, Any]) -> float:
     return float(_COLORS[rules["color"]](red, green, blue))
 
 
-def _fill_is_near(file: File, rules: Mapping[str, Any]) -> float:
+def _fill_is_near(file: values.File, rules: Mapping[str, Any]) -> float:
     """Return how near the slides' backgrounds are to a colour, on average."""
     slides = list(read_pptx(file).slides)
     wanted, original = rules["rgb"], rules.get("original_rgb")
@@ -429,8 +424,8 @@ def _fill_is_near(file: File, rules: Mapping[str, Any]) -> float:
     return 1 - sum(map(distance, slides)) / len(slides) if slides else 0.0
 
 
-@of_files
-def image_stretched(result: File, expected: File, _: Options) -> float:
+@values.of_files
+def image_stretched(result: values.File, expected: values.File, _: values.Options) -> float:
     """Check that the first image of the original's first slide now fills the slide."""
     deck, original = read_pptx(result), read_pptx(expected)
     first = next(iter(_images(original)), None)
@@ -451,14 +446,14 @@ def _images(deck: Any) -> list[Any]:  # noqa: ANN401  # python-pptx's presentati
     return [shape for shape in deck.slides[0].shapes if shape.shape_type == PICTURE]
 
 
-def _part(file: File, name: str) -> ElementTree.Element | None:
-    with open_zip(file) as archive:
+def _part(file: values.File, name: str) -> ElementTree.Element | None:
+    with values.open_zip(file) as archive:
         if name not in archive.namelist():
             return None
         return ElementTree.fromstring(archive.read(name))
 
 
-is_portrait = of_one_file(_is_portrait)
-has_transition = of_one_file(_has_transition)
-page_number_has_color = of_one_file(_page_number_has_color)
-fill_is_near = of_one_file(_fill_is_near)
+is_portrait = values.of_one_file(_is_portrait)
+has_transition = values.of_one_file(_has_transition)
+page_number_has_color = values.of_one_file(_page_number_has_color)
+fill_is_near = values.of_one_file(_fill_is_near)
