@@ -58,14 +58,6 @@ def _scroll(fields: Fields) -> Action:
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dx=dx, dy=dy)
 
 
-def _key(fields: Fields) -> Action:
-    return Action(kind=ActionKind.KEY, keys=fields.keys("keys"))
-
-
-def _done(fields: Fields) -> Action:
-    return Action(kind=ActionKind.TERMINATE)
-
-
 def _write_scroll(writing: Writing, form: ui_tars.PlaceForm) -> str:
     writing.plain()
     direction, steps = writing.wheel_clicks()
@@ -75,10 +67,6 @@ def _write_scroll(writing: Writing, form: ui_tars.PlaceForm) -> str:
     return f"scroll({place}, direction='{direction}', step={steps})"
 
 
-def _write_end(writing: Writing, form: ui_tars.PlaceForm) -> str:
-    return "DONE()" if writing.action.status is Status.SUCCESS else "FAIL()"
-
-
 _WORDS: Final[dict[str, ui_tars.Word]] = {
     "left_click": _aimed(ActionKind.CLICK),
     "right_click": _aimed(ActionKind.CLICK, Button.RIGHT),
@@ -86,11 +74,13 @@ _WORDS: Final[dict[str, ui_tars.Word]] = {
     "left_double_click": _aimed(ActionKind.DOUBLE_CLICK),
     "hover": _aimed(ActionKind.MOVE),
     "left_drag": ui_tars.Word(("start_box", "end_box", _INFO), _drag),
-    "key": ui_tars.Word(("keys",), _key),
+    "key": ui_tars.Word(
+        ("keys",), lambda fields: Action(kind=ActionKind.KEY, keys=fields.keys("keys"))
+    ),
     "type": ui_tars.SHARED_WORDS["type"],
     "scroll": ui_tars.Word(("start_box", "direction", "step", _INFO), _scroll),
     "WAIT": ui_tars.SHARED_WORDS["wait"],
-    "DONE": ui_tars.Word((), _done),
+    "DONE": ui_tars.Word((), lambda _fields: Action(kind=ActionKind.TERMINATE)),
     "FAIL": ui_tars.SHARED_WORDS["call_user"],
 }
 _CALL: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})\(")
@@ -134,7 +124,9 @@ GLM_45V: Final = ui_tars.WordFamily(
             ActionKind.WAIT: lambda writing, form: ui_tars.SHARED_WRITERS[ActionKind.WAIT](
                 writing, form
             ).upper(),
-            ActionKind.TERMINATE: _write_end,
+            ActionKind.TERMINATE: lambda writing, form: (
+                "DONE()" if writing.action.status is Status.SUCCESS else "FAIL()"
+            ),
         },
         extract=_extract,
     ),

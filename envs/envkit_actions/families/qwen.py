@@ -13,7 +13,7 @@ from envkit.tools import ToolSpec
 from envkit_actions import spaces
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.call_reply import CallFamily
-from envkit_actions.families.click_names import CLICKS, click_name
+from envkit_actions.families.click_names import CLICKS, click_name, read_move, write_move
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.parsed import Reading
@@ -129,11 +129,6 @@ def _click(fields: Fields) -> Action:
     return Action(kind=kind, x=x, y=y, button=button)
 
 
-def _move(fields: Fields) -> Action:
-    x, y = fields.pair("coordinate")
-    return Action(kind=ActionKind.MOVE, x=x, y=y)
-
-
 def _scroll(fields: Fields) -> Action:
     x, y = fields.optional_pair("coordinate")
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dy=-fields.amount("pixels"))
@@ -151,7 +146,7 @@ def _terminate(fields: Fields) -> Action:
 
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     **dict.fromkeys(CLICKS, _click),
-    "mouse_move": _move,
+    "mouse_move": read_move,
     "left_click_drag": lambda fields: Action(
         kind=ActionKind.DRAG, path=(fields.pair("coordinate"),)
     ),
@@ -169,13 +164,9 @@ def _placed(call: dict[str, Any], writing: Writing) -> dict[str, Any]:
     return call if writing.at_cursor else {**call, "coordinate": writing.point()}
 
 
-def _write_move(writing: Writing) -> list[dict[str, Any]]:
-    return [{"action": "mouse_move", "coordinate": writing.point()}]
-
-
 def _write_drag(writing: Writing) -> list[dict[str, Any]]:
     writing.plain()
-    start = [] if writing.at_cursor else _write_move(writing)
+    start = [] if writing.at_cursor else write_move(writing)
     return [*start, {"action": "left_click_drag", "coordinate": writing.end()}]
 
 
@@ -192,7 +183,7 @@ def _write_key(writing: Writing) -> list[dict[str, Any]]:
 
 
 _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
-    ActionKind.MOVE: _write_move,
+    ActionKind.MOVE: write_move,
     ActionKind.DRAG: _write_drag,
     ActionKind.SCROLL: _write_scroll,
     ActionKind.KEY: _write_key,

@@ -141,7 +141,6 @@ _PLACE: Final = ("start_box", "start_point", "point")
 _AIMED: Final = (*_PLACE, "end_box", "end_point", "direction", "time")
 _TEXT: Final = ("content",)
 _KEYS: Final = ("key", "hotkey")
-_DIRECTIONS: Final = ("up", "down", "left", "right")
 
 _PROMPT: Final = """\
 You operate a computer and see its screen. Reply in this form, with one action:
@@ -197,7 +196,7 @@ def _drag(fields: Fields) -> Action:
 
 def _scroll(fields: Fields) -> Action:
     x, y = _place(fields) if any(map(fields.has, _PLACE)) else (None, None)
-    direction = fields.choice("direction", {word: word for word in _DIRECTIONS})
+    direction = fields.direction("direction")
     dx, dy = direction_pixels(direction, SCROLL_PIXELS)
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dx=dx, dy=dy)
 
@@ -206,31 +205,19 @@ def _hotkey(fields: Fields) -> Action:
     return Action(kind=ActionKind.KEY, keys=fields.keys("key" if fields.has("key") else "hotkey"))
 
 
-def _type(fields: Fields) -> Action:
-    return Action(kind=ActionKind.TYPE, text=fields.text("content"))
-
-
 def _finished(fields: Fields) -> Action:
     text = fields.text("content", "").strip()
     return closing_of(text) if text else Action(kind=ActionKind.TERMINATE)
-
-
-def _wait(fields: Fields) -> Action:
-    return Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS)
-
-
-def _call_user(fields: Fields) -> Action:
-    return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
 
 
 SHARED_WORDS: Final[dict[str, Word]] = {
     "click": click(ActionKind.CLICK),
     "drag": Word(_AIMED, _drag),
     "scroll": Word(_AIMED, _scroll),
-    "type": Word(_TEXT, _type),
-    "wait": Word((), _wait),
+    "type": Word(_TEXT, lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("content"))),
+    "wait": Word((), lambda _fields: Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS)),
     "finished": Word(_TEXT, _finished),
-    "call_user": Word((), _call_user),
+    "call_user": Word((), lambda _fields: Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)),
 }
 """The words of every device, after table 1 of the UI-TARS paper (arXiv 2501.12326)."""
 
