@@ -58,6 +58,14 @@ def _scroll(fields: Fields) -> Action:
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dx=dx, dy=dy)
 
 
+def _key(fields: Fields) -> Action:
+    return Action(kind=ActionKind.KEY, keys=fields.keys("keys"))
+
+
+def _done(fields: Fields) -> Action:
+    return Action(kind=ActionKind.TERMINATE)
+
+
 def _write_scroll(writing: Writing, form: ui_tars.PlaceForm) -> str:
     writing.plain()
     direction, steps = writing.wheel_clicks()
@@ -74,13 +82,11 @@ _WORDS: Final[dict[str, ui_tars.Word]] = {
     "left_double_click": _aimed(ActionKind.DOUBLE_CLICK),
     "hover": _aimed(ActionKind.MOVE),
     "left_drag": ui_tars.Word(("start_box", "end_box", _INFO), _drag),
-    "key": ui_tars.Word(
-        ("keys",), lambda fields: Action(kind=ActionKind.KEY, keys=fields.keys("keys"))
-    ),
+    "key": ui_tars.Word(("keys",), _key),
     "type": ui_tars.SHARED_WORDS["type"],
     "scroll": ui_tars.Word(("start_box", "direction", "step", _INFO), _scroll),
     "WAIT": ui_tars.SHARED_WORDS["wait"],
-    "DONE": ui_tars.Word((), lambda _fields: Action(kind=ActionKind.TERMINATE)),
+    "DONE": ui_tars.Word((), _done),
     "FAIL": ui_tars.SHARED_WORDS["call_user"],
 }
 _CALL: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})\(")

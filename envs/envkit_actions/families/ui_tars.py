@@ -210,14 +210,26 @@ def _finished(fields: Fields) -> Action:
     return closing_of(text) if text else Action(kind=ActionKind.TERMINATE)
 
 
+def _type(fields: Fields) -> Action:
+    return Action(kind=ActionKind.TYPE, text=fields.text("content"))
+
+
+def _wait(fields: Fields) -> Action:
+    return Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS)
+
+
+def _call_user(fields: Fields) -> Action:
+    return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
+
+
 SHARED_WORDS: Final[dict[str, Word]] = {
     "click": click(ActionKind.CLICK),
     "drag": Word(_AIMED, _drag),
     "scroll": Word(_AIMED, _scroll),
-    "type": Word(_TEXT, lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("content"))),
-    "wait": Word((), lambda _fields: Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS)),
+    "type": Word(_TEXT, _type),
+    "wait": Word((), _wait),
     "finished": Word(_TEXT, _finished),
-    "call_user": Word((), lambda _fields: Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)),
+    "call_user": Word((), _call_user),
 }
 """The words of every device, after table 1 of the UI-TARS paper (arXiv 2501.12326)."""
 

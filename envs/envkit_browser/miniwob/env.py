@@ -127,15 +127,14 @@ class MiniwobEnv(AsyncEnv):
             self.max_turns = entry.turns
             self.system_prompt = self._prompt()
         self.performed, self.page, self.reads_page = [], None, False
-        problem = await self._session.start(
+        self._goal = await self._session.start(
             entry,
             seed=task["seed"],
             mode="test" if task.get("split") == "test" else "train",
             shows_goal=self._shows_goal or entry.draws_goal,
         )
-        self._goal = problem.goal
         info = {"id": task.get("id"), "task": entry.name, "kind": entry.kind.value}
-        return await self._turn(f"Task: {problem.goal}", info)
+        return await self._turn(f"Task: {self._goal}", info)
 
     async def on_aturn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply.
