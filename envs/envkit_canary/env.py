@@ -23,13 +23,11 @@ _LONGEST_CODE: Final = 16
 class CodeTasks:
     """Endless tasks: `{"codes": [...], "look": n}`, one code per turn."""
 
+    size: int | None = None
+    """None: there is a task for every index."""
+
     def __init__(self, *, turns: int, length: int, alphabet: str) -> None:
         self._turns, self._length, self._alphabet = turns, length, alphabet
-
-    @property
-    def size(self) -> int | None:
-        """None: there is a task for every index."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the task at this index."""

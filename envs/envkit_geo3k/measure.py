@@ -72,27 +72,6 @@ def _perimeter(*corners: Point) -> float:
     return sum(distance(a, b) for a, b in pairs)
 
 
-def _plus(*values: float) -> float:
-    return math.fsum(values)
-
-
-def _times(*values: float) -> float:
-    return math.prod(values)
-
-
-def _over(a: float, b: float) -> float:
-    return a / b
-
-
-def _solve(slope: float, offset: float, value: float) -> float:
-    """Return the x with slope * x + offset = value."""
-    return (value - offset) / slope
-
-
-def _round(digits: float, value: float) -> float:
-    return round(value, int(digits))
-
-
 _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
     "angle": angle_at,
     "area": area,
@@ -103,10 +82,10 @@ _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
 }
 _ON_NUMBERS: Final[dict[str, Callable[..., float]]] = {
     "minus": operator.sub,
-    "over": _over,
-    "plus": _plus,
+    "over": operator.truediv,
+    "plus": lambda *values: math.fsum(values),
     "root": math.sqrt,
-    "round": _round,
-    "solve": _solve,
-    "times": _times,
+    "round": lambda digits, value: round(value, int(digits)),
+    "solve": lambda slope, offset, value: (value - offset) / slope,  # slope * x + offset = value
+    "times": lambda *values: math.prod(values),
 }

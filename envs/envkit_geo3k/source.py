@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from envkit import ranges
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError
 from envkit.seeds import checked_seed
 from envkit.tasks import Task
 from envkit_geo3k.draft import (
@@ -52,6 +52,9 @@ _MIN_GAP_PIXELS: Final = 26
 class ProceduralSource:
     """An endless source of generated geometry problems."""
 
+    size: int | None = None
+    """None: the source is endless."""
+
     def __init__(
         self,
         *,
@@ -77,22 +80,11 @@ class ProceduralSource:
         ranges.one_of("split", split, ("train", "test"))
         ranges.one_of("level", level, (*LEVELS, None))
         ranges.within(MIN_SIZE, MAX_SIZE, image_size=image_size)
-        names = sorted(FAMILIES if families is None else set(families))
-        for name in names:
-            if name not in FAMILIES:
-                raise UnknownNameError.suggest("geometry family", name, FAMILIES)
-        if not names:
-            raise ConfigurationError("families must name at least one family, got none")
         self._split = split
         self._levels = LEVELS if level is None else (level,)
-        self._families = names
+        self._families = ranges.some_of("geometry family", families, FAMILIES)
         self._image_size = image_size
         self._seed = checked_seed(seed)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the problem at this index as JSON data.

@@ -18,8 +18,10 @@ from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
-from envkit_sandbox import Home, check_sandbox, first_process, watch
-from envkit_sandbox.bubblewrap import give_to_sandbox
+from envkit_sandbox.bubblewrap import first_process, give_to_sandbox
+from envkit_sandbox.home import Home
+from envkit_sandbox.trial import check_sandbox
+from envkit_sandbox.watchdog import watch
 
 _OFFICE: Final = ("localc", "lowriter", "loimpress")
 _TOOLBARS: Final = (0, 25, 640, 110)

@@ -32,6 +32,9 @@ class _Step(NamedTuple):
 class WorldQuestions:
     """The task source of a fictional world."""
 
+    size: int | None = None
+    """None: the source is endless."""
+
     def __init__(
         self,
         *,
@@ -53,11 +56,6 @@ class WorldQuestions:
         self._shape = WorldShape() if shape is None else shape
         self._split = ranges.one_of("split", split, SPLITS)
         self._hops = checked_hops(hops, MAX_HOPS)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the question at this index as JSON data; the first call builds the world.

@@ -102,9 +102,7 @@ class ListBox(Scrolled):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the visible rows."""
         theme = painter.theme
-        painter.panel(
-            x, y, self.width, self.height, theme.field, theme.accent if self.focused else None
-        )
+        self.paint_box(painter, x, y, theme.field)
         bar = self.bar
         side = BAR if bar.most else 1
         if bar.most:

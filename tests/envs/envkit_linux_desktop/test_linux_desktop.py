@@ -37,7 +37,7 @@ from envkit_linux_desktop.tasks.home import FilesHome, Home
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
 from envkit_linux_desktop.tasks.scenario import Scenario
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 from envkit_sandbox.watchdog import processes
 
 EXACT = 'Käse – 3 €, naïve 日本語 "x" {y} ~^`´ ßøÅ <>|\\ \'#* ΑΒΓ ж ½ …\tend\n'  # noqa: RUF001
@@ -120,7 +120,7 @@ _SMALL_SESSION = """
 import json
 from envkit_linux_desktop.session import start_session
 from envkit_sandbox.watchdog import proportional_mib, processes
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 with start_session(1280, 800) as session:
     session.put({"a/b.txt": b"here"})
     inside = processes(first_process(session.desk.sandbox))

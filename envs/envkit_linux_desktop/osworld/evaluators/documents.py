@@ -116,13 +116,14 @@ def _both(check: Callable[[Document, Document], bool], *, same_text: bool = Fals
     return values.of_files(evaluate)
 
 
+def _equal(read: Callable[[Document], object], *, same_text: bool = False) -> Evaluator:
+    """Return an evaluator that checks that two docx documents read the same."""
+    return _both(lambda one, two: read(one) == read(two), same_text=same_text)
+
+
 def _alone(check: Callable[[Document, Mapping[str, Any]], bool]) -> Evaluator:
     """Return an evaluator that checks one docx document against the rule's fields."""
     return values.of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
-
-
-def _same_tables(one: Document, two: Document) -> bool:
-    return _tables(one) == _tables(two)
 
 
 def _tables(document: Document) -> list[list[list[str]]]:
@@ -130,10 +131,6 @@ def _tables(document: Document) -> list[list[list[str]]]:
         [[cell.text.strip() for cell in row.cells] for row in table.rows]
         for table in document.tables
     ]
-
-
-def _same_images(one: Document, two: Document) -> bool:
-    return _pixels(one) == _pixels(two)
 
 
 def _pixels(document: Document) -> list[bytes]:
@@ -145,12 +142,8 @@ def _pixels(document: Document) -> list[bytes]:
     ]
 
 
-def _same_spacing(one: Document, two: Document) -> bool:
-    spacings = [
-        [part.paragraph_format.line_spacing for part in document.paragraphs]
-        for document in (one, two)
-    ]
-    return spacings[0] == spacings[1]
+def _spacings(document: Document) -> list[object]:
+    return [part.paragraph_format.line_spacing for part in document.paragraphs]
 
 
 def _same_first_lines(one: Document, two: Document) -> bool:
@@ -185,12 +178,8 @@ def _images_in_same_runs(one: Document, two: Document) -> bool:
     )
 
 
-def _same_line_set(one: Document, two: Document) -> bool:
-    lines = [
-        {text for part in document.paragraphs if (text := part.text.strip())}
-        for document in (one, two)
-    ]
-    return lines[0] == lines[1]
+def _lines(document: Document) -> set[str]:
+    return {text for part in document.paragraphs if (text := part.text.strip())}
 
 
 def colored_words(result: Any, expected: Any, options: Options) -> float:  # noqa: ANN401
@@ -326,15 +315,15 @@ def _keys(lines: list[str]) -> list[str]:
     return [fields[1].strip() for fields in parts if len(fields) == 4]
 
 
-compare_docx_tables = _both(_same_tables)
-compare_docx_images = _both(_same_images)
-compare_line_spacing = _both(_same_spacing, same_text=True)
+compare_docx_tables = _equal(_tables)
+compare_docx_images = _equal(_pixels)
+compare_line_spacing = _equal(_spacings, same_text=True)
 compare_init_lines = _both(_same_first_lines)
 compare_subscript_contains = _both(_has_subscript)
 strike_through_last_paragraph = _both(_last_is_struck, same_text=True)
 italic_font_size_14 = _both(_italics_have_size_14, same_text=True)
 compare_contains_image = _both(_images_in_same_runs)
-compare_docx_lines = _both(_same_line_set)
+compare_docx_lines = _equal(_lines)
 compare_font_names = _alone(_font_names)
 contains_page_break = _alone(_page_breaks)
 is_first_line_centered = _alone(_first_is_centred)

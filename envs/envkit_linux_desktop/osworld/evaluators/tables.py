@@ -231,13 +231,13 @@ class Book:
         """The names of its sheets."""
         return tuple(self.values.sheetnames)
 
-    def sheet(self, name: str, *, values: bool = False) -> Worksheet | None:
+    def sheet(self, name: str | None, *, values: bool = False) -> Worksheet | None:
         """Return a worksheet, or None if there is none of this name."""
         book = self.values if values else self.formulas
         found: Any = book[name] if name in book.sheetnames else None
         return found if isinstance(found, Worksheet) else None
 
-    def rows(self, name: str) -> Rows | None:
+    def rows(self, name: str | None) -> Rows | None:
         """Return a sheet's stored values without empty rows and columns at its ends."""
         sheet = self.sheet(name, values=True)
         return None if sheet is None else _trimmed([list(row) for row in sheet.values])
@@ -277,11 +277,11 @@ class Side:
     @property
     def sheet(self) -> Worksheet | None:
         """The worksheet with formulas."""
-        return None if self.name is None else self.book.sheet(self.name)
+        return self.book.sheet(self.name)
 
     def value(self, place: str) -> Any:  # noqa: ANN401  # any cell's value
         """Return the stored value of a cell; numbers as floats."""
-        sheet = None if self.name is None else self.book.sheet(self.name, values=True)
+        sheet = self.book.sheet(self.name, values=True)
         value = None if sheet is None else sheet[place].value
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -354,9 +354,7 @@ def _sheet_names(_: _Rule, own: Book, gold: Book | None) -> bool:
 
 def _sheet_data(rule: _Rule, own: Book, gold: Book | None) -> bool:
     digits = int(rule.get("precision", _PRECISION))
-    one, two = (
-        None if side.name is None else side.book.rows(side.name) for side in _pair(rule, own, gold)
-    )
+    one, two = (side.book.rows(side.name) for side in _pair(rule, own, gold))
     return one is not None and two is not None and same_rows(one, two, digits)
 
 
