@@ -24,7 +24,7 @@ from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.session import Session
 from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
-from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.scenario import Scenario
 
 _ACTION_SECONDS: Final = 30.0

@@ -178,15 +178,11 @@ def _write_scroll(writing: Writing) -> list[dict[str, Any]]:
     return [_placed({"action": "scroll", "pixels": -action.dy}, writing)]
 
 
-def _write_key(writing: Writing) -> list[dict[str, Any]]:
-    return [{"action": "key", "keys": writing.keys(KeyColumn.PYAUTOGUI)}]
-
-
 _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
     ActionKind.MOVE: write_move,
     ActionKind.DRAG: _write_drag,
     ActionKind.SCROLL: _write_scroll,
-    ActionKind.KEY: _write_key,
+    ActionKind.KEY: lambda writing: [{"action": "key", "keys": writing.keys(KeyColumn.PYAUTOGUI)}],
     ActionKind.TYPE: lambda writing: [{"action": "type", "text": writing.action.text}],
     ActionKind.WAIT: lambda writing: [{"action": "wait", "time": writing.action.seconds}],
     ActionKind.TERMINATE: lambda writing: [

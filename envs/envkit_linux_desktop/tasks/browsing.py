@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from envkit_linux_desktop.tasks import words
-from envkit_linux_desktop.tasks.checks import Kept, Number, Text, read_text
+from envkit_linux_desktop.tasks.checks import Home, Kept, Number, Text, read_text
 from envkit_linux_desktop.tasks.clues import clutter, expect, html_table, page, then_log, told
-from envkit_linux_desktop.tasks.home import Home
 from envkit_linux_desktop.tasks.scenario import BROWSER, Draft, families
 from envkit_linux_desktop.tasks.words import listed, quoted
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit_linux_desktop.tasks import packing, reading, words
-from envkit_linux_desktop.tasks.checks import PathCheck, read_text
+from envkit_linux_desktop.tasks.checks import MAX_BYTES, Home, PathCheck, read_text
 from envkit_linux_desktop.tasks.clues import expect, then_log, told
-from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import listed
 

@@ -173,26 +173,22 @@ def _top_moved(pair: _Pair) -> bool:
     return bool(pair.one.top < pair.two.top and pair.one.top <= _HIGH)
 
 
-def _shifted(pair: _Pair) -> bool:
-    return pair.is_near() or pair.texts == (_FIXED_HINT, _FIXED_HINT)
-
-
-def _resized(pair: _Pair) -> bool:
-    return pair.is_near("width", "height") if pair.are(PICTURE) else pair.is_near()
-
-
 def _heightened(pair: _Pair) -> bool:
     has_no_text = pair.texts == (None, None)
     return pair.is_near("height") if has_no_text or pair.are(_FREEFORM) else pair.is_near()
 
 
-_PLACES: Final = {
+_PLACES: Final[dict[str, Callable[[_Pair], bool]]] = {
     "examine_title_bottom_position": _title_moved,
     "examine_table_bottom_position": _table_moved,
     "examine_right_position": _right_moved,
     "examine_top_position": _top_moved,
-    "examine_shape_for_shift_size": _shifted,
-    "examine_image_size": _resized,
+    "examine_shape_for_shift_size": lambda pair: (
+        pair.is_near() or pair.texts == (_FIXED_HINT, _FIXED_HINT)
+    ),
+    "examine_image_size": lambda pair: pair.is_near(
+        *(("width", "height") if pair.are(PICTURE) else ())
+    ),
     "examine_modify_height": _heightened,
 }
 
