@@ -25,6 +25,7 @@ from envkit_search.protocol import (
     ActionKind,
     Protocol,
     Query,
+    last_answer_compat,
     read_tags,
     read_tags_compat,
     read_tools,
@@ -309,13 +310,10 @@ class SearchEnv(AsyncEnv):
         )
 
     def _facts(self, action: Action, reply: str, found: _Found | None) -> grading.TurnFacts:
-        answers: list[str] = self.task["answers"]
-        if self._is_compat:
-            has_gold = found is not None and grading.holds_compat(found.shown, answers)
-            return grading.facts_of_compat(action, reply, has_gold=has_gold)
-        return grading.facts_of(
-            action, has_gold=found is not None and grading.holds(found.shown, answers)
-        )
+        holds = grading.holds_compat if self._is_compat else grading.holds
+        answer = last_answer_compat(reply) if self._is_compat else action.answer
+        has_gold = found is not None and holds(found.shown, self.task["answers"])
+        return grading.facts_of(action, answer, has_gold=has_gold)
 
     def _verdict(self) -> grading.Verdict:
         judge = grading.grade_compat if self._is_compat else grading.grade
