@@ -59,11 +59,8 @@ class FactQuestions:
         if ranges.one_of("split", split, SPLITS) != "all":
             chosen &= self._catalog.is_test == (split == "test")
         self._chosen = np.flatnonzero(chosen)
-
-    @property
-    def size(self) -> int | None:
+        self.size = len(self._chosen)
         """Number of questions."""
-        return len(self._chosen)
 
     def task(self, index: int) -> Task:
         """Return the question at this index as JSON data.

@@ -44,11 +44,8 @@ class TantivyBackend:
         index: Any = tantivy.Index.open(str(folder))
         self._schema: Any = index.schema
         self._searcher: Any = index.searcher()
-
-    @property
-    def size(self) -> int:
+        self.size = int(self._searcher.num_docs)
         """Number of documents."""
-        return int(self._searcher.num_docs)
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
         """Return the hits of each query, best first, at most `topk` each.

@@ -127,7 +127,8 @@ class Page:
         self._script: str | None = None
         self._clipboard = ""
         self._rescue: asyncio.Future[None] | None = None
-        self._last_frame: bytes | None = None
+        self.last_screenshot: bytes | None = None
+        """The last screenshot; None before the first one."""
 
     @classmethod
     async def open(cls, browser: Browser, options: PageOptions) -> "Page":
@@ -166,15 +167,10 @@ class Page:
         """Whether the page still works."""
         return self._trouble is None and self.left != "closed" and self.browser.is_usable
 
-    @property
-    def last_screenshot(self) -> bytes | None:
-        """The last screenshot; None before the first one."""
-        return self._last_frame
-
     async def warm_up(self) -> None:
         """Draw the first frame of the blank page, which takes longer than later ones."""
         await self.screenshot()
-        self._last_frame = None
+        self.last_screenshot = None
 
     def take_events(self) -> PageEvents:
         """Return what happened since the last call."""
@@ -277,9 +273,9 @@ class Page:
             answer = await self._begin_frame(screenshot=shot)
             data = answer.get("screenshotData")
             if data:
-                self._last_frame = base64.b64decode(data)
-            if self._last_frame is not None:
-                return self._last_frame
+                self.last_screenshot = base64.b64decode(data)
+            if self.last_screenshot is not None:
+                return self.last_screenshot
         raise BrowserFault("the browser draws no frame of the page", trouble=Trouble.REFUSED)
 
     async def deliver(self, *commands: tuple[str, dict[str, Any]], frames: int = 1) -> None:
@@ -330,7 +326,7 @@ class Page:
                 await self._rescue
         finally:
             self.browser.pages -= 1
-        self.browser.listen(self._session, None)
+        self.browser.connection.listen(self._session, None)
         self.browser.watch(self._target, None)
         for task in self._tasks:
             task.cancel()
@@ -348,7 +344,7 @@ class Page:
             flatten=True,
         )
         self._session = attached["sessionId"]
-        self.browser.listen(self._session, self._hear)
+        self.browser.connection.listen(self._session, self._hear)
         self.browser.watch(self._target, self._hear_target)
         answers = await asyncio.gather(
             self.send(
@@ -418,7 +414,7 @@ class Page:
         if self._trouble is None:
             self._trouble = trouble
         fault = BrowserFault(what, trouble=trouble)
-        self.browser.fail(self._session, fault)
+        self.browser.connection.fail(self._session, fault)
         if self._expired is not None and not self._expired.done():
             self._expired.set_exception(fault)
             self._expired.exception()  # retrieved, even if nothing waits for it any more
