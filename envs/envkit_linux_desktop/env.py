@@ -21,8 +21,7 @@ from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.display import encoded
 from envkit_linux_desktop.performing import LONGEST_WAIT, Performer
 from envkit_linux_desktop.policies import nothing, oracle
-from envkit_linux_desktop.pool import Pool
-from envkit_linux_desktop.session import Session
+from envkit_linux_desktop.session import Pool, Session
 from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
 from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.scenario import Scenario
