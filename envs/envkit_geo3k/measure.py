@@ -72,6 +72,19 @@ def _perimeter(*corners: Point) -> float:
     return sum(distance(a, b) for a, b in pairs)
 
 
+def _over(a: float, b: float) -> float:
+    return a / b
+
+
+def _solve(slope: float, offset: float, value: float) -> float:
+    """Return the x with slope * x + offset = value."""
+    return (value - offset) / slope
+
+
+def _round(digits: float, value: float) -> float:
+    return round(value, int(digits))
+
+
 _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
     "angle": angle_at,
     "area": area,
@@ -82,10 +95,10 @@ _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
 }
 _ON_NUMBERS: Final[dict[str, Callable[..., float]]] = {
     "minus": operator.sub,
-    "over": operator.truediv,
+    "over": _over,
     "plus": lambda *values: math.fsum(values),
     "root": math.sqrt,
-    "round": lambda digits, value: round(value, int(digits)),
-    "solve": lambda slope, offset, value: (value - offset) / slope,  # slope * x + offset = value
+    "round": _round,
+    "solve": _solve,
     "times": lambda *values: math.prod(values),
 }
