@@ -36,10 +36,8 @@ class Dropdown(Widget):
         painter.panel(x, y, self.width, self.height, theme.field, border)
         painter.panel(x + self.width - _ARROW, y, _ARROW, self.height, theme.raised, border)
         painter.mark("down", x + self.width - 15, y + self.height // 2 - 5, 10, theme.ink)
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(
-            x + PADDING, top, self.text or "Choose...", theme.ink if self.text else theme.faint
-        )
+        ink = theme.ink if self.text else theme.faint
+        self.paint_line(painter, x + PADDING, y, self.text or "Choose...", ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield every option."""

@@ -84,7 +84,7 @@ def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="800x600"):
+    with pytest.raises(ConfigurationError, match="width must be 800"):
         LinuxDesktopEnv(width=100)
     with pytest.raises(ConfigurationError, match="ready"):
         LinuxDesktopEnv(ready=-1)
