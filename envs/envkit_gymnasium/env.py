@@ -50,10 +50,8 @@ def _played_env(context: PolicyContext) -> "GymnasiumEnv":
 class SeedTasks:
     """Endless tasks: `{"seed": n}`, the seed for the inner environment's reset."""
 
-    @property
-    def size(self) -> int | None:
-        """None: there is a task for every index."""
-        return None
+    size: int | None = None
+    """None: there is a task for every index."""
 
     def task(self, index: int) -> Task:
         """Return the task at this index."""

@@ -250,7 +250,7 @@ def test_source_refuses_wrong_arguments() -> None:
         ProceduralSource(image_size=64)
     with pytest.raises(ConfigurationError, match="split must be one of 'train', 'test', got 'dev'"):
         ProceduralSource(split="dev")
-    with pytest.raises(ConfigurationError, match="at least one family"):
+    with pytest.raises(ConfigurationError, match="at least one geometry family"):
         ProceduralSource(families=[])
 
 

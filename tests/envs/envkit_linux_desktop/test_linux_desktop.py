@@ -30,14 +30,13 @@ from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.policies import nothing, oracle
-from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
-from envkit_linux_desktop.session import Session, start_session
-from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.session import Pool, Session, start_session
+from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
 from envkit_linux_desktop.tasks.scenario import Scenario
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 from envkit_sandbox.watchdog import processes
 
 EXACT = 'Käse – 3 €, naïve 日本語 "x" {y} ~^`´ ßøÅ <>|\\ \'#* ΑΒΓ ж ½ …\tend\n'  # noqa: RUF001
@@ -85,7 +84,7 @@ def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="800x600"):
+    with pytest.raises(ConfigurationError, match="width must be 800"):
         LinuxDesktopEnv(width=100)
     with pytest.raises(ConfigurationError, match="ready"):
         LinuxDesktopEnv(ready=-1)
@@ -120,7 +119,7 @@ _SMALL_SESSION = """
 import json
 from envkit_linux_desktop.session import start_session
 from envkit_sandbox.watchdog import proportional_mib, processes
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 with start_session(1280, 800) as session:
     session.put({"a/b.txt": b"here"})
     inside = processes(first_process(session.desk.sandbox))

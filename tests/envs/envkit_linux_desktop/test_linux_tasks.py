@@ -12,11 +12,10 @@ from PIL import Image
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.tasks import FAMILIES, moves, oracle, reader, reading
-from envkit_linux_desktop.tasks.checks import Gone, Listing, Text
-from envkit_linux_desktop.tasks.home import FilesHome
+from envkit_linux_desktop.tasks.checks import FilesHome, Gone, Listing, Text
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
 from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
-from envkit_sandbox import Home as SandboxHome
+from envkit_sandbox.home import Home as SandboxHome
 
 EACH_FAMILY = pytest.mark.parametrize(
     "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]

@@ -11,7 +11,7 @@ import pytest
 from docx.shared import RGBColor
 from PIL import Image
 
-from envkit_linux_desktop.osworld.evaluators import File, UnreadableError, colors
+from envkit_linux_desktop.osworld.evaluators import File, UnreadableError, documents
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -146,7 +146,7 @@ def test_images_are_scored_by_structural_similarity() -> None:
 def test_color_difference_is_ciede2000(
     one: Sequence[int], two: Sequence[int], wanted: float
 ) -> None:
-    assert colors.difference(one, two) == pytest.approx(wanted, abs=1e-4)
+    assert documents.difference(one, two) == pytest.approx(wanted, abs=1e-4)
 
 
 def words(*cells: tuple[str, tuple[int, int, int] | None], text: str = "list") -> bytes:

@@ -13,8 +13,9 @@ from fakes.containers import NO_NAMESPACES, NO_SWITCH, ONE_USER, envkit_inside, 
 from fakes.needs import BUBBLEWRAP, DESKTOP, packages
 
 from envkit.errors import EnvFault, FaultKind, RefusedError
-from envkit_sandbox import Channel, Sandbox, SandboxSpec, check_sandbox, spawn
-from envkit_sandbox.bubblewrap import end
+from envkit_sandbox.bubblewrap import Sandbox, SandboxSpec, end, spawn
+from envkit_sandbox.channel import Channel
+from envkit_sandbox.trial import check_sandbox
 
 ENVIRONMENTS = {
     "terminal": pytest.param("terminal", "terminal-v0", marks=BUBBLEWRAP.mark),
@@ -148,8 +149,7 @@ _WITHOUT_THREADS = """
 import threading
 from pathlib import Path
 from envkit.errors import EnvFault
-from envkit_sandbox import SandboxSpec, spawn
-from envkit_sandbox.bubblewrap import end
+from envkit_sandbox.bubblewrap import SandboxSpec, end, spawn
 
 def refuse(thread):
     raise RuntimeError("can't start new thread")

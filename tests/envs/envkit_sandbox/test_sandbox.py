@@ -12,9 +12,16 @@ from fakes.containers import opened
 from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import MissingDependencyError
-from envkit_sandbox import Home, Sandbox, SandboxSpec, find_bubblewrap, first_process, spawn, watch
-from envkit_sandbox.bubblewrap import end
-from envkit_sandbox.watchdog import processes
+from envkit_sandbox.bubblewrap import (
+    Sandbox,
+    SandboxSpec,
+    end,
+    find_bubblewrap,
+    first_process,
+    spawn,
+)
+from envkit_sandbox.home import Home
+from envkit_sandbox.watchdog import processes, watch
 
 SPEC = SandboxSpec(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
 

@@ -15,14 +15,21 @@ import pytest
 
 from envkit.errors import ConfigurationError
 from envkit.tasks import Task, TaskSource
-from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
 from envkit_search.document import Document
 from envkit_search.env import SearchEnv
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.facts import fact_table
 from envkit_search.normal_form import normalize
 from envkit_search.questions import FactQuestions
-from envkit_search.spellings import country_spellings, gives_away, text_spellings
+from envkit_search.spellings import (
+    CAPITALS,
+    COUNTRIES,
+    CURRENCIES,
+    ELEMENTS,
+    country_spellings,
+    gives_away,
+    text_spellings,
+)
 from envkit_search.words import title_key
 
 SAMPLES = 2500
@@ -331,7 +338,7 @@ def test_source_is_a_task_source_that_says_what_is_wrong() -> None:
     with pytest.raises(ConfigurationError, match="hops must be some"):
         FactQuestions(hops=[])
     for index in (-1, source.size):
-        with pytest.raises(ConfigurationError, match="task index must be from 0"):
+        with pytest.raises(ConfigurationError, match="index must be 0 to"):
             source.task(index)
 
 

@@ -18,7 +18,6 @@ from envkit_search.grading import (
     exact_match,
     f1_score,
     facts_of,
-    facts_of_compat,
     grade,
     grade_compat,
     holds,
@@ -28,6 +27,7 @@ from envkit_search.normal_form import normalize
 from envkit_search.protocol import (
     MAX_ANSWER_CHARACTERS,
     ActionKind,
+    last_answer_compat,
     read_tags,
     read_tags_compat,
 )
@@ -244,7 +244,7 @@ def play(*replies: str, found: str = "") -> Verdict:
     for reply in replies:
         action = read_tags(Reply(text=reply))
         has_gold = action.kind is ActionKind.SEARCH and holds(found, GOLD)
-        turns.append(facts_of(action, has_gold=has_gold))
+        turns.append(facts_of(action, action.answer, has_gold=has_gold))
     return grade(turns, GOLD)
 
 
@@ -396,7 +396,7 @@ def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: s
         is_shown = is_search and number + 1 < len(replies)
         read = read_tags_compat(reply)
         has_gold = is_shown and holds_compat(page, GOLD)
-        turns.append(facts_of_compat(read, reply, has_gold=has_gold))
+        turns.append(facts_of(read, last_answer_compat(reply), has_gold=has_gold))
         assert read.kind == (action.group(1) if action else "none")
         text += kept
         if action is not None and not is_search:
@@ -409,7 +409,8 @@ def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: s
 
 
 def test_em_compat_differs_from_ours_where_the_original_does() -> None:
-    late = [facts_of_compat(read_tags_compat(reply), reply) for reply in ("<answer>Pell</answer>",)]
+    reply = "<answer>Pell</answer>"
+    late = [facts_of(read_tags_compat(reply), last_answer_compat(reply))]
     assert grade_compat([*late, TurnFacts(kind=ActionKind.NONE)], GOLD).is_exact
     assert holds_compat("Pellworm", GOLD)
     assert not holds("Pellworm", GOLD)

@@ -19,8 +19,7 @@ from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
 from envkit_search.env import SearchEnv
 from envkit_search.words import title_key
-from envkit_search.world import World, WorldShape
-from envkit_search.world_pages import RULE, world_documents, world_index, world_of
+from envkit_search.world import RULE, World, WorldShape, world_documents, world_index, world_of
 from envkit_search.world_questions import WorldQuestions
 from envkit_search.world_schema import KINDS
 
@@ -30,7 +29,7 @@ HARD = WorldShape(seed=3, size=400, aliases=0.6, distractors=0.6, contradictions
 DIGEST_SCRIPT = """
 import hashlib, json
 from envkit_search.world import WorldShape
-from envkit_search.world_pages import world_index
+from envkit_search.world import world_index
 from envkit_search.world_questions import WorldQuestions
 shape = WorldShape(seed=5, size=300)
 tasks = [WorldQuestions(shape=shape).task(index) for index in range(60)]
@@ -243,9 +242,9 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"size": 49}, "size must be from 50 to 200000, got 49"),
-        ({"aliases": 1.5}, "aliases must be a share from 0 to 1, got 1.5"),
-        ({"contradictions": -0.1}, "contradictions must be a share"),
+        ({"size": 49}, "size must be 50 to 200000, got 49"),
+        ({"aliases": 1.5}, "aliases must be 0 to 1, got 1.5"),
+        ({"contradictions": -0.1}, "contradictions must be 0 to 1"),
         ({"towns": 3}, "no shape of a world"),
     ],
 )
