@@ -111,7 +111,9 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = {} if mapping is None else section(mapping, "the configuration")
+        data: Mapping[str, Any] = {}
+        if mapping is not None:
+            data = section(mapping, "the configuration")
         return built(cls, expanded_paths(data), "the configuration")
 
     def __post_init__(self) -> None:
