@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, FaultyEngine, FragileEnv, ReplayEnv, World, say_turn
 from fakes.playing import collected
 
-from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, RetryBudget, RolloutState, ScriptedEngine, play
@@ -46,7 +44,6 @@ async def run(
     kind: type[CountingEnv],
     schedule: dict[tuple[Any, ...], str],
     *,
-    retries: RetryBudget = FAST,
     after: bool = True,
 ) -> tuple[Trajectory, World]:
     world, plan, codec = World(), Scheduled(schedule), text_codec()
@@ -54,7 +51,7 @@ async def run(
         lambda: kind(world, plan, after=after),
         ScriptedEngine(codec, say_turn),
         codec,
-        retries=retries,
+        retries=FAST,
         seed=5,
     )
     return trajectory, world
@@ -91,40 +88,6 @@ async def test_play_recovers_a_failed_step_and_applies_it_once_invariant_8(
     assert_exactly_once(trajectory, world)
 
 
-async def test_play_restarts_an_episode_that_cannot_be_rebuilt() -> None:
-    always: dict[tuple[Any, ...], str] = {("step", 1, n): "transient" for n in range(99)}
-    trajectory, world = await run(FragileEnv, always)
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert trajectory.reward is None
-    assert trajectory.env_restarts == FAST.max_episode_restarts
-    assert world.open_envs == 0
-
-
-async def test_play_counts_a_restart_that_worked() -> None:
-    class Once(Scheduled):
-        def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
-            return None if self.injected else super().decide(scope, *key, attempt=attempt)
-
-    world, codec = World(), text_codec()
-    plan = Once({("step", 1, 0): "transient"})
-    trajectory = await play(
-        lambda: FragileEnv(world, plan),
-        ScriptedEngine(codec, say_turn),
-        codec,
-        retries=FAST,
-        seed=5,
-    )
-    assert trajectory.stop_reason is StopReason.TERMINATED
-    assert trajectory.env_restarts == 1
-    assert world.built == 2
-
-
-async def test_play_retries_a_reset() -> None:
-    trajectory, world = await run(CountingEnv, {("reset", 1, 1): "transient"})
-    assert trajectory.stop_reason is StopReason.TERMINATED
-    assert_exactly_once(trajectory, world)
-
-
 async def test_play_faults_when_the_turns_budget_is_spent() -> None:
     always: dict[tuple[Any, ...], str] = {("step", 1, n): "transient" for n in range(99)}
     trajectory, world = await run(CountingEnv, always)
@@ -135,27 +98,6 @@ async def test_play_faults_when_the_turns_budget_is_spent() -> None:
     assert not any(trajectory.loss_mask())
     assert trajectory.turns[-1].env_retries == {"transient": FAST.max_env_retries_per_turn}
     assert len(world.steps) == 1 + 1 + FAST.max_env_retries_per_turn
-
-
-async def test_play_does_not_retry_a_permanent_fault() -> None:
-    trajectory, world = await run(CountingEnv, {("step", 0, 0): "permanent"})
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert sum(world.steps.values()) == 1
-
-
-async def test_play_faults_where_a_replay_takes_another_course() -> None:
-    class Drifting(ReplayEnv):
-        drift = 0
-
-        def on_turn(self, response_text: str) -> Turn:
-            type(self).drift += 1
-            turn = super().on_turn(response_text)
-            return Turn(f"{turn.text} {type(self).drift}", reward=turn.reward, done=turn.done)
-
-    trajectory, _ = await run(Drifting, {("step", 1, 0): "transient"})
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert trajectory.fault is not None
-    assert "a different outcome" in trajectory.fault.message
 
 
 async def test_play_keeps_the_reply_through_a_recovery() -> None:
@@ -183,36 +125,6 @@ async def test_play_retries_the_engine_within_its_budget() -> None:
     assert [turn.engine_retries for turn in trajectory.turns] == [0, 2, 0]
 
 
-async def test_play_records_an_engine_that_stays_unavailable() -> None:
-    codec = text_codec()
-    plan = FaultPlan(1.0, kinds=("transient",))
-    world = World()
-    engine = FaultyEngine(codec, say_turn, plan)
-    trajectory = await play(
-        lambda: CountingEnv(world, FaultPlan(0.0)), engine, codec, retries=FAST, seed=5
-    )
-    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
-    assert trajectory.reward is None
-
-
-@pytest.mark.slow
-async def test_play_closes_what_it_built_and_ends_its_threads() -> None:
-    before = {thread.name for thread in threading.enumerate()}
-    _, world = await run(CountingEnv, {("step", 1, 0): "timeout"})
-    assert world.open_envs == 0
-    wait_until(lambda: {t.name for t in threading.enumerate()} <= before)
-
-
-async def test_play_leaves_an_environment_open_that_is_the_callers() -> None:
-    world, codec = World(), text_codec()
-    env = CountingEnv(world, FaultPlan(0.0))
-    for _ in range(2):
-        trajectory = await play(env, ScriptedEngine(codec, say_turn), codec, seed=5)
-        assert trajectory.reward == 1.0
-    assert world.open_envs == 1
-    env.close()
-
-
 async def test_play_does_not_close_a_callers_environment_that_failed() -> None:
     world, codec = World(), text_codec()
     env = CountingEnv(world, Scheduled({("step", 0, 0): "permanent"}))
@@ -220,21 +132,6 @@ async def test_play_does_not_close_a_callers_environment_that_failed() -> None:
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert world.open_envs == 1
     env.close()
-
-
-async def test_fault_survives_a_process_boundary() -> None:
-    import pickle
-
-    fault = pickle.loads(pickle.dumps(EnvFault("gone", kind=FaultKind.CRASHED, retryable=False)))
-    assert (str(fault), fault.kind, fault.retryable) == ("gone", FaultKind.CRASHED, False)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for hung calls to come back; they sleep for less than a second."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, [t.name for t in threading.enumerate()]
-        time.sleep(0.02)
 
 
 TIGHT = RetryBudget(
