@@ -470,5 +470,6 @@ def test_resamples_stay_within_their_budget(bad: int) -> None:
     assert trajectory.turns[0].response_text == kept
     assert trajectory.turns[0].response_tokens == len(trajectory.segments[1].train_ids)
     assert trajectory.turns[0].info["said"] == [kept]
+    assert [one["content"] for one in trajectory.messages[1::2]] == [kept, "good", "good"]
     assert len(said) == 3 + min(bad, 2)
     assert trajectory.stop_reason is StopReason.TERMINATED

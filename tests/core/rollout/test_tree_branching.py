@@ -1,7 +1,7 @@
 """Where a tree forks, and what is refused before its trunk is played."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.agents import GuessEnv
-from fakes.branching import SUMMARY, rewritten
 from fakes.templates import make_codec
-from fakes.trees import Sums, digit, grow, make_player
+from fakes.trees import digit, grow, make_player
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import AtTurns, ByEntropy, EpisodeSpec, GenerateRequest, Player, ScriptedEngine
 from envkit.rollout.record import EpisodeRecord, TurnDraft
-from envkit.trajectory import SegmentKind, StopReason, Trajectory, TurnRecord
+from envkit.trajectory import StopReason, Trajectory, TurnRecord
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Chosen:
         return self.turns
 
 
-def refused_before_the_first_reply() -> tuple[Player, list[str]]:
+def refused_before_the_first_reply(*, has_codec: bool = True) -> tuple[Player, list[str]]:
     """Return a player, and the requests that reach its engine."""
     seen: list[str] = []
 
@@ -41,23 +40,21 @@ def refused_before_the_first_reply() -> tuple[Player, list[str]]:
         seen.append(request.request_id)
         return 0.0
 
-    return make_player(latency=latency), seen
+    if has_codec:
+        return make_player(latency=latency), seen
+    return Player(ScriptedEngine(make_codec("qwen3"), digit, latency=latency), None), seen
 
 
 @pytest.mark.parametrize(
     "turns",
-    [[2, 1], (1, 1, 2, 2), np.array([2, 1, 1]), {1, 2, 99}, [np.int64(1), 2, 4]],
-    ids=["list", "tuple", "array", "set", "numpy integers"],
+    [[2, 1], (1, 1, 2, 2), np.array([2, 1, 1]), {1, 2, 99}, [np.int64(1), 2, 4], iter([1, 2])],
+    ids=["list", "tuple", "array", "set", "numpy integers", "iterator"],
 )
 async def test_turns_in_any_order_and_repeated_fork_once_each(turns: Any) -> None:
     expected = await grow()
     leaves = await grow(branching=Chosen(turns))
     assert [leaf.episode_id for leaf in leaves] == [leaf.episode_id for leaf in expected]
     assert [leaf.train_ids() for leaf in leaves] == [leaf.train_ids() for leaf in expected]
-
-
-async def test_turns_of_an_iterator_fork_once_each() -> None:
-    assert len(await grow(branching=Chosen(iter([1, 2])))) == len(await grow())
 
 
 @pytest.mark.parametrize("turns", [[], [4], [99], {10**30}])
@@ -110,11 +107,16 @@ async def test_invalid_setting_is_refused_before_the_trunk(
         (lambda: AtTurns(turns=(1.5,)), "counted from 0"),  # pyright: ignore[reportArgumentType]
         (lambda: AtTurns(turns="1"), "counted from 0"),  # pyright: ignore[reportArgumentType]
         (lambda: AtTurns(turns=(1,), width=True), "width=True"),
+        (lambda: AtTurns(turns=()), "counted from 0"),
+        (lambda: AtTurns(turns=(-1,)), "counted from 0"),
+        (lambda: AtTurns(turns=(1,), width=1), "width=1"),
+        (lambda: ByEntropy(forks=0), "at least one fork"),
+        (lambda: ByEntropy(width=1), "width=1"),
         (lambda: ByEntropy(forks=True), "forks=True"),
         (lambda: ByEntropy(forks=1.5), "forks=1.5"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_branching_refuses_what_is_no_integer(make: Callable[[], object], message: str) -> None:
+def test_branching_refuses_what_forks_nothing(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
 
@@ -132,62 +134,10 @@ async def test_several_agents_are_refused_before_the_trunk(env: Any, was_played:
 
 
 async def test_engine_without_token_ids_is_refused_before_the_trunk() -> None:
-    seen: list[str] = []
-
-    def latency(request: GenerateRequest) -> float:
-        seen.append(request.request_id)
-        return 0.0
-
-    player = Player(ScriptedEngine(make_codec("qwen3"), digit, latency=latency), None)
+    player, seen = refused_before_the_first_reply(has_codec=False)
     with pytest.raises(ConfigurationError, match="token ledger"):
         await grow(player=player)
     assert seen == []
-
-
-async def test_by_entropy_leaves_out_replies_whose_logprobs_are_all_zero() -> None:
-    trunk, *forks = await grow(branching=ByEntropy(forks=9))
-    assert forks == []  # a script's replies are certain
-    known = tuple(
-        replace(one, logprobs=[-0.5] * one.token_count, loss_mask=None)
-        if one.kind is SegmentKind.MODEL and one.turn == 3
-        else one
-        for one in trunk.segments
-    )
-    assert list(ByEntropy(forks=9).turns_of(replace(trunk, segments=known))) == [3]
-
-
-async def test_by_entropy_forks_where_the_model_was_least_sure() -> None:
-    (trunk, *_) = await grow(Sums)
-    unsure = [
-        replace(
-            one,
-            logprobs=[-3.0 if one.turn == 2 else -0.1] * one.token_count,
-            loss_mask=None,
-        )
-        if one.kind is SegmentKind.MODEL
-        else one
-        for one in trunk.segments
-    ]
-    doubtful = replace(trunk, segments=tuple(unsure))
-    assert list(ByEntropy(forks=1).turns_of(doubtful)) == [2]
-    assert list(ByEntropy(forks=9).turns_of(doubtful)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AtTurns(turns=()), "counted from 0"),
-        (lambda: AtTurns(turns=(-1,)), "counted from 0"),
-        (lambda: AtTurns(turns=(1,), width=1), "width=1"),
-        (lambda: ByEntropy(forks=0), "at least one fork"),
-        (lambda: ByEntropy(width=1), "width=1"),
-    ],
-)
-def test_branching_refuses_settings_that_fork_nothing(
-    make: Callable[[], object], message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        make()
 
 
 # ---- cost of forks, rewrites and long episodes, by the benchmarks that publish it
@@ -245,13 +195,3 @@ def test_counting_answered_turns_reads_no_earlier_turn() -> None:
         record.draft = TurnDraft(turn=turn, prompt_tokens=1)
         record.close_turn()
     assert record.played == 3
-
-
-async def test_answered_turns_leave_summaries_out_after_a_resume() -> None:
-    trajectory = await rewritten(SUMMARY)
-    record = EpisodeRecord()
-    record.take_over(trajectory, trajectory.segments)
-    assert 0 < record.played == trajectory.step_count < len(record.turns)
-    record.draft = TurnDraft(turn=record.turn, prompt_tokens=1, purpose="summarise")
-    record.close_turn()
-    assert record.played == trajectory.step_count
