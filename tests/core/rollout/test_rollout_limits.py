@@ -268,8 +268,9 @@ NAN = float("nan")
 def test_budgets_refuse_nan() -> None:
     with pytest.raises(ConfigurationError, match="episode_timeout_s"):
         Limits(episode_timeout_s=NAN)
-    with pytest.raises(ConfigurationError, match="step_timeout_s"):
-        RetryBudget(step_timeout_s=NAN)
+    for name in ("step_timeout_s", "engine_unavailable_s"):
+        with pytest.raises(ConfigurationError, match=name):
+            RetryBudget(**{name: NAN})
 
 
 # ---- each limit of the loop at its value, one below and one above

@@ -12,6 +12,7 @@ from fakes.prompt_player import TreePlayer
 from fakes.templates import make_codec
 from fakes.trajectories import Context, Reply, build
 from fakes.trees import SavedSums, Sums, digit, grow, make_player, nothing, planned, sleeps
+from fakes.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -316,12 +317,6 @@ class Kept:
 def slow(*, name: str, seconds: float = 60.0) -> Callable[[GenerateRequest], float]:
     """Return latencies of an engine that takes long for one episode."""
     return lambda request: seconds if request.session_id == name else 0.0
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.002)
 
 
 @pytest.mark.parametrize("env", [Sums, Sums(), SavedSums], ids=["replay", "single", "snapshot"])
