@@ -79,8 +79,7 @@ def think(context: PolicyContext) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
+def _registered(toys_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     register_toys({"toy-screens-v0": Screens, "toy-summarised-v0": Summarised})
 

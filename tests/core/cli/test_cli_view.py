@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from fakes.branching import IMAGES, SUMMARY, rewritten, tree
 from fakes.command import run_envkit
-from fakes.trajectories import Reply, build
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -88,10 +87,6 @@ def test_file_without_an_episode_is_an_error(command: str, content: str, tmp_pat
         "no readable episode|nothing to verify|1 problem$", result.out + result.err, re.M
     )
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
-
-
-def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
-    assert run_envkit("view", tmp_path / "nowhere").code == 1
 
 
 @pytest.mark.parametrize(
@@ -297,15 +292,3 @@ def test_view_goes_on_after_a_damaged_image_and_a_huge_text(run: Path, tmp_path:
     assert result.out.count("image missing") == 9
     assert result.out.count("9,900,000 more characters") == 3
     assert len(result.out) < 1_000_000
-
-
-HOSTILE = "\x1b]0;title\x07[bold red]\u202egnp.exe[/] \x9b2J"
-
-
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    one = build([Reply(text=HOSTILE)], task={"question": HOSTILE, "family": HOSTILE})
-    messages = ({"role": "user", "content": HOSTILE}, *one.messages)
-    save([replace(one, env_id=HOSTILE, messages=messages)], tmp_path / "run.jsonl")
-    out = run_envkit("view", tmp_path / "run.jsonl").out
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
-    assert out.count("[bold red]") >= 3

@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import EchoEnv, register_toys
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import ConfigurationError, FaultKind, UnknownNameError
 from envkit.registration import register
@@ -52,8 +50,7 @@ LONE = EnvSource("toy-lone-v0")
 @pytest.fixture(autouse=True)
 def _registered() -> None:
     register_toys()
-    if "envkit/toy-lone-v0" not in gymnasium.registry:
-        register("toy-lone-v0", LoneEnv)
+    register("toy-lone-v0", LoneEnv)
     LoneEnv.built.clear()
 
 
@@ -194,8 +191,7 @@ class _Careless(EchoEnv):
 
 
 def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
-    if "envkit/careless-settings-v0" not in gymnasium.registry:
-        envkit.register("careless-settings-v0", entry_point=_Careless)
+    register("careless-settings-v0", entry_point=_Careless)
 
     async def play() -> Any:
         codec = load_codec(tiny_model_dir("qwen2_5_vl"))

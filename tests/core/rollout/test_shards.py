@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from fakes.command import run_envkit
-from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +17,7 @@ from envkit.trajectory import Trajectory, load
 _WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
-    register_toys()
+pytestmark = pytest.mark.usefixtures("toys_here")
 
 
 def play(*options: object, out: str) -> tuple[Trajectory, ...]:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
-from fakes.envs import EchoEnv, register_toys
+from fakes.envs import EchoEnv
 from fakes.faults import CountingEnv, World, say_turn
 from fakes.hostile_values import PLANTED
 from fakes.models import tiny_model_dir
@@ -88,11 +87,8 @@ WAYS = {
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
-    register_toys()
-    if "envkit/toy-alike-v0" not in gymnasium.registry:
-        envkit.register("toy-alike-v0", entry_point=AlikeEnv)
+def _registered(toys_here: Path) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
+    envkit.register("toy-alike-v0", entry_point=AlikeEnv)
 
 
 def run(
