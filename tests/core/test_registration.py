@@ -3,7 +3,7 @@
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from fakes.processes import run_python
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
 import envkit
-from envkit import plugins, registration
+from envkit import plugins
 from envkit.env import Env
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.registration import EnvSpec
@@ -45,22 +45,8 @@ def entry(value: str, owner: str = "envkit-plug", name: str = "plug-v1") -> Entr
     return point
 
 
-@pytest.fixture(autouse=True)
-def _clean_registry() -> Iterator[None]:
-    """Put the registries back: they belong to the process."""
-    before, known = dict(gymnasium.registry), dict(registration._registered)
-    installed = dict(registration._plugins)
-    yield
-    registration._plugins.clear()
-    registration._plugins.update(installed)
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
-    registration._registered.clear()
-    registration._registered.update(known)
-
-
 def install(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
-    sys.modules.setdefault("plug_specs", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "plug_specs", sys.modules[__name__])
 
     def listed(*, group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
