@@ -1,18 +1,29 @@
-"""The examples of the README and of the pages run as they are written."""
+"""What the README and the pages show runs and prints what it says."""
 
 import dataclasses
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import gymnasium
 import pytest
+from contracts.effects import effects_table
 from fakes.command import run_envkit
+from fakes.launch import EXAMPLES, recorded, run
 from fakes.pages import blocks, python_blocks, run_page
+from fakes.processes import run_python
 
 from envkit import registration, wrappers
 from envkit.cli.sinks import GROUP
+from envkit.errors import FaultKind
 from envkit.plugins import plugins
+from envkit.rollout import FaultPolicy, RetryBudget
+from envkit.trajectory import FaultPlace, StopReason
 from envkit_judges import CallLimits
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,7 +64,7 @@ PRINTED = {
     ),
 }
 """How the output of each example begins."""
-EXAMPLES = [
+PYTHON_EXAMPLES = [
     pytest.param(
         name,
         number,
@@ -104,7 +115,7 @@ def test_page_works_as_written(name: str, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("name", "number"), EXAMPLES)
+@pytest.mark.parametrize(("name", "number"), PYTHON_EXAMPLES)
 def test_example_runs_alone(name: str, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     examples = python_blocks(DOCS / name)
     exec(compile(examples[number], f"{name} block {number}", "exec"), {"__name__": "docs"})
@@ -158,3 +169,163 @@ def test_page_on_judges_states_the_defaults() -> None:
         if field.name != "backoff":
             default = "none" if field.default is None else f"{field.default:g}"
             assert stated[field.name] == default
+
+
+PAGE = DOCS / "recovery.md"
+DOC = PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPlace, *FaultPolicy])
+def test_page_names_every_ending_kind_place_and_policy(name: str) -> None:
+    assert f"`{name}`" in DOC
+
+
+def test_the_page_on_cut_replies_faults_and_zeros_is_short() -> None:
+    assert len((DOCS / "failures.md").read_text(encoding="utf-8").split()) < 900
+
+
+def test_page_states_the_defaults_of_the_budget() -> None:
+    stated = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|$", DOC, re.M))
+    fields = {f.name: f.default for f in dataclasses.fields(RetryBudget) if f.name != "backoff"}
+    assert {name: float(value) for name, value in stated.items()} == fields
+
+
+def test_page_shows_what_the_trainers_suites_measured() -> None:
+    """With ENVKIT_WRITE_DOCS=1 the table is written first."""
+    page = PAGE.read_text(encoding="utf-8")
+    start, end = "<!-- effects -->\n", "<!-- /effects -->"
+    before, _, rest = page.partition(start)
+    shown, _, after = rest.partition(end)
+    table = f"\n{effects_table()}\n"
+    if os.environ.get("ENVKIT_WRITE_DOCS"):
+        PAGE.write_text(f"{before}{start}{table}{end}{after}", encoding="utf-8")
+        shown = table
+    assert shown == table
+
+
+@pytest.mark.slow
+def test_example_prints_what_the_page_says() -> None:
+    (code,) = python_blocks(PAGE)
+    (printed,) = re.findall(r"```\n(\{.*?)```", DOC, re.S)
+    stated, found = (
+        [set(re.findall(r"\(.*?\)", line)) for line in text.splitlines()]
+        for text in (printed, run_python("-c", code))
+    )
+    assert found == stated
+
+
+ROOT = Path(__file__).parents[2]
+SHELL = sorted([*EXAMPLES.glob("*.sh"), *EXAMPLES.parent.glob("*/*/*.sh")])
+FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/run.sh"))
+
+
+def test_pages_show_the_commands_of_the_launch_files() -> None:
+    run_python(ROOT / "scripts/docs/launch.py", "--check")
+
+
+@pytest.mark.parametrize("name", ["slime", "miles"])
+def test_flags_of_a_page_are_those_of_its_launch_file(name: str) -> None:
+    page = (ROOT / "docs/trainers" / f"{name}.md").read_text()
+    section = page.partition("## A run\n")[2].partition("\n## ")[0]
+    script = (EXAMPLES / name / "run.sh").read_text()
+    commands = re.findall(r"^python train.py \.\.\. \\\n((?:.*\\\n)*.*)$", section, re.M)
+    words = [word for one in commands for word in shlex.split(one.replace("\\\n", " "))]
+    flags = {word for word in words if word.startswith("--")}
+    assert "--custom-generate-function-path" in flags
+    optional = {"--dynamic-sampling-filter-path"}  # the launch files filter nothing
+    assert [flag for flag in sorted(flags - optional) if f"{flag} " not in script] == []
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: str(path.relative_to(EXAMPLES.parent)))
+def test_a_launch_file_is_strict_bash(path: Path) -> None:
+    assert "\nset -euo pipefail\n" in path.read_text()
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    if checker := shutil.which("shellcheck"):
+        subprocess.run([checker, "-x", str(path)], check=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_folder_is_complete(folder: Path) -> None:
+    has_small = folder.name != "slime_head"
+    assert (folder / "run_small.sh").exists() == (folder / "paper.env").exists() == has_small
+    readme = (folder / "README.md").read_text()
+    assert len(readme.splitlines()) <= 40
+    for word in ("pip install", "run.sh", "resum", "GEO3K" if has_small else "slime"):
+        assert word in readme, word
+
+
+@pytest.mark.parametrize("name", ["verl", "skyrl", "trl"])
+def test_a_launch_file_refuses_an_unknown_experiment(tmp_path: Path, name: str) -> None:
+    done = run(f"{name}/run.sh", tmp_path, variables={"PAPER": "3"})
+    assert done.returncode == 2
+    assert "PAPER must be 1 or 2, got 3" in done.stderr
+
+
+def test_ray_wrapper_submits_a_launch_file_with_its_settings(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "verl" / "run.sh")
+    done = run("ray_job.sh", tmp_path, [script, "GPUS=4", "OUT=/shared/a b"])
+    assert done.returncode == 0, done.stderr
+    (words,) = recorded(tmp_path, "ray")
+    assert words[:2] == ["job", "submit"]
+    assert '--runtime-env-json={"env_vars": {"GPUS": "4", "OUT": "/shared/a b"}}' in words
+    assert f"--working-dir={EXAMPLES / 'verl'}" in words
+    assert words[-3:] == ["--", "bash", "run.sh"]
+
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+TEXT = TUTORIAL.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", TEXT, re.S)
+SET_UP = ("make setup", "source .venv/bin/activate")
+INSTALL = "pip install -e '.[dev]'"
+INSTALL_HERE = 'pip install -q --no-deps --no-build-isolation --no-index --target "$SITE" .'
+"""Beside this environment instead of into it."""
+
+
+def script() -> str:
+    """All blocks in order, as one script."""
+    lines = ["set -eu"]
+    for kind, block in BLOCKS:
+        if kind == "python":
+            lines += ["python - <<'END'", block, "END"]
+            continue
+        for line in block.splitlines():
+            assert "pip install" not in line or line == INSTALL
+            if line not in SET_UP:
+                lines.append(INSTALL_HERE if line == INSTALL else line)
+    return "\n".join(lines)
+
+
+def test_tutorial_names_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert links
+    assert [link for link in links if not (TUTORIAL.parent / link).exists()] == []
+    assert (TUTORIAL.parents[1] / "examples" / "learn_canary_trl.py").exists()
+
+
+@pytest.mark.slow
+def test_tutorial_works_as_written(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    done = subprocess.run(
+        ["bash", "-c", script()],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(site),
+            "SITE": str(site),
+        },
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    for sign in (
+        "all sound",
+        "contract  pass",
+        "passed",
+        "trained",
+        "of the prompt",
+    ):
+        assert sign in done.stdout
+    assert (tmp_path / "runs" / "dots.parquet").stat().st_size > 0
