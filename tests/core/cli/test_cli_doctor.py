@@ -20,7 +20,6 @@ import pytest
 from fakes.command import run_envkit
 from fakes.models import tiny_model_dir
 from fakes.needs import BROWSER, BUBBLEWRAP, DESKTOP, REASONING_GYM, TORCH
-from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_server import FakeSGLang
 from fakes.sglang_worker import Script
 from fakes.vllm_server import FakeVLLM
@@ -37,7 +36,6 @@ from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.tokens import ChatCodec, load_codec
-from envkit.trajectory import load
 from envkit_vllm import VLLMEngine
 
 
@@ -177,21 +175,6 @@ def test_rollout_asks_a_server_for_its_model(model: Path, tmp_path: Path) -> Non
         )  # fmt: skip
     assert shown.code == 0, shown.err
     assert "terminated 2" in shown.out
-
-
-@pytest.mark.slow
-def test_rollout_stops_after_32_faults_in_a_row(model: Path, tmp_path: Path) -> None:
-    failures = FailurePlan(script=[None] * 9, rates={Failure.MISSING_LOGPROB: 1.0})
-    with serving(model, failures=failures) as url:
-        shown = run_envkit(
-            "rollout", "canary-v0", "--engine", "sglang", "--base-url", url, "--model", model,
-            "-n", 4000, "--concurrency", 2, "--out", tmp_path / "run",
-        )  # fmt: skip
-    assert shown.code == 1
-    assert re.search(r"3[23] episodes in a row faulted", shown.err)  # two end at a time
-    kept = load(tmp_path / "run")
-    assert sum(not t.is_faulted for t in kept) >= 1
-    assert len(kept) < 50
 
 
 def test_a_server_of_a_model_missing_locally_needs_its_name(model: Path) -> None:

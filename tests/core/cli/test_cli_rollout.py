@@ -2,17 +2,14 @@
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from fakes.agents import register_agents
-from fakes.command import run_envkit, start_envkit
+from fakes.command import run_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
 from fakes.needs import TORCH
@@ -22,7 +19,7 @@ from fakes.viewer_page import Page
 from envkit import plugins
 from envkit.cli import remote
 from envkit.cli.trained_on import describe_training, trained_on
-from envkit.env import Capabilities, Turn
+from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.tasks import ListSource
 from envkit.text import counted
@@ -49,17 +46,6 @@ class WrongTypeEnv(EchoEnv):
         return "right" if self.task["word"] == "gamma" else super().on_turn(response_text)  # type: ignore[return-value]
 
 
-class HangingEnv(EchoEnv):
-    """Never answers the reply to one word."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities()
-
-    def on_turn(self, response_text: str) -> Turn:
-        if self.task["word"] == "gamma":
-            time.sleep(3600)
-        return super().on_turn(response_text)
-
-
 class RecitalEnv(EchoEnv):
     """Asks for a text of more than a thousand tokens."""
 
@@ -71,7 +57,6 @@ class RecitalEnv(EchoEnv):
 TOYS = {
     "toy-recital-v0": RecitalEnv,
     "toy-failing-v0": FailingEnv,
-    "toy-hanging-v0": HangingEnv,
     "toy-wrong-reply-v0": WrongTypeEnv,
 }
 
@@ -343,57 +328,6 @@ def test_commands_on_a_missing_run_say_so(command: str) -> None:
     shown = run_envkit(command, "nowhere")
     assert shown.code == 1
     assert "there is no trajectory file 'nowhere'" in shown.last_error
-
-
-def _start_rollout(env_id: str, *arguments: object) -> "subprocess.Popen[str]":
-    before = f"from {__name__} import register_all\nregister_all()"
-    return start_envkit("rollout", env_id, *arguments, before=before)
-
-
-def _read_to(process: "subprocess.Popen[str]", start: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith(start):
-            return
-    raise AssertionError(f"the process ended without a line that starts with {start!r}")
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_finished_and_running_episodes(model: Path) -> None:
-    with _start_rollout(
-        "toy-echo-v0", "--model", model, "-n", 400, "--concurrency", 8, "--max-new-tokens", 12,
-        "--out", "run",
-    ) as process:  # fmt: skip
-        _read_to(process, "40/400")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stopping" in err
-    assert "all sound" in out
-    kept = load("run")
-    assert 40 <= len(kept) < 400
-    assert {t.stop_reason for t in kept} == {StopReason.ENV_TRUNCATED, StopReason.ABORTED}
-    assert all(t.reward is None for t in kept if t.stop_reason is StopReason.ABORTED)
-
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_leaves_an_env_that_hangs(model: Path) -> None:
-    with _start_rollout(
-        "toy-hanging-v0", "--policy", "oracle", "--model", model, "-n", 20, "--concurrency", 20,
-        "--out", "run",
-    ) as process:  # fmt: skip
-        _read_to(process, "10/20")
-        process.send_signal(signal.SIGINT)
-        _read_to(process, "stopping")
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    kept = load("run")
-    finished = [t for t in kept if t.stop_reason is StopReason.TERMINATED]
-    assert 10 <= len(finished) < 20
-    assert all(t.reward == 1.0 for t in finished)
-    assert {t.stop_reason for t in kept if t not in finished} == {StopReason.ABORTED}
-    assert verify_file("run").is_sound
 
 
 PLAYED = ("toy-echo-v0", "--policy", "oracle", "--quiet")

@@ -143,15 +143,6 @@ def test_more_shards_than_groups_is_wrong_usage() -> None:
     assert "got 4 shards of 3 groups" in shown.err
 
 
-def test_tail_that_cuts_is_refused_for_shards() -> None:
-    shown = run_envkit(
-        "rollout", "toy-echo-v0", "--policy", "oracle", "-n", 6, "--shard", "0/2",
-        "--set", "tail.then=drop", "--set", "tail.oversample=1.5",
-    )  # fmt: skip
-    assert shown.code == 2
-    assert "'drop' decides over the whole run" in shown.err
-
-
 def test_run_in_python_refuses_what_a_shard_cannot_play() -> None:
     class Player:
         config = RolloutConfig(tail=Tail(then=Stragglers.DROP))

@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-import shutil
 import sys
 import tempfile
 import threading
@@ -32,13 +31,11 @@ from envkit.trajectory import (
     certify,
     load,
     read_index,
-    read_lines,
     read_trajectories,
     save,
     verify_file,
 )
 from envkit.trajectory.segment import column_of
-from envkit.trajectory.storage import Mode
 
 
 def _same(left: object, right: object) -> bool:
@@ -231,38 +228,6 @@ def test_writer_says_why_a_directory_cannot_be_made(tmp_path: Path) -> None:
         TrajectoryWriter(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("kept", [1, 40, -2])
-def test_writer_cuts_an_unfinished_line_off_before_it_appends(tmp_path: Path, kept: int) -> None:
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-        writer.write(example(1))
-    file = tmp_path / "trajectories.jsonl"
-    first, second = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(first + second[:kept])
-    *whole, cut = read_lines(file)
-    assert [line.trajectory for line in whole] == [example(0)]
-    assert cut.is_cut
-    assert cut.line == 2
-    with pytest.raises(StorageError, match="line 2 is cut off"):
-        load(file)
-    assert list(read_trajectories(file, skip_cut_line=True)) == [example(0)]
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        assert writer.cut_bytes == len(second[:kept])
-        writer.write(example(2))
-    assert load(tmp_path) == (example(0), example(2))
-
-
-def test_writer_appends_after_a_whole_line_that_lost_its_newline(tmp_path: Path) -> None:
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-    file = tmp_path / "trajectories.jsonl"
-    file.write_bytes(file.read_bytes().rstrip())
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        assert writer.cut_bytes == 0
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
 def test_writer_is_safe_to_share_between_threads(tmp_path: Path) -> None:
     def write(writer: TrajectoryWriter, thread: int) -> None:
         for number in range(8):
@@ -332,35 +297,6 @@ def test_storage_writes_the_same_bytes_as_the_version_that_made_the_recordings(
         for trajectory in read_trajectories(folder):
             writer.write(trajectory)
     assert writer.path.read_bytes() == (folder / "trajectories.jsonl").read_bytes()
-
-
-def test_writer_refuses_a_second_one_and_keeps_the_first(tmp_path: Path) -> None:
-    modes: tuple[Mode, ...] = ("create", "append", "overwrite")
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-        for mode in modes:
-            with pytest.raises(StorageError, match="is being written by another writer"):
-                TrajectoryWriter(tmp_path, mode=mode)
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
-def test_writer_that_was_refused_holds_no_lock(tmp_path: Path) -> None:
-    save(example(0), tmp_path / "trajectories.jsonl")
-    with pytest.raises(StorageError, match="already holds trajectories"):
-        TrajectoryWriter(tmp_path)
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
-def test_writer_says_that_its_file_was_deleted(tmp_path: Path) -> None:
-    with TrajectoryWriter(tmp_path / "run") as writer:
-        writer.write(example(0))
-        shutil.rmtree(tmp_path / "run")
-        with pytest.raises(StorageError, match=r"trajectories\.jsonl was deleted while"):
-            writer.write(example(1))
-        assert not (tmp_path / "run").exists()
 
 
 def test_prepared_trajectory_is_not_written_before_it_is_appended(tmp_path: Path) -> None:
