@@ -1,13 +1,17 @@
 """What the README and the pages show runs and prints what it says."""
 
 import dataclasses
+import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Generator
+import time
+import tomllib
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import gymnasium
@@ -23,7 +27,7 @@ from envkit.cli.sinks import GROUP
 from envkit.errors import FaultKind
 from envkit.plugins import plugins
 from envkit.rollout import FaultPolicy, RetryBudget
-from envkit.trajectory import FaultPlace, StopReason
+from envkit.trajectory import FaultPlace, StopReason, Trajectory, load, verify_file
 from envkit_judges import CallLimits
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -329,3 +333,175 @@ def test_tutorial_works_as_written(tmp_path: Path) -> None:
     ):
         assert sign in done.stdout
     assert (tmp_path / "runs" / "dots.parquet").stat().st_size > 0
+
+
+EXTENSIONS = DOCS / "extension-points.md"
+COMMANDS = {
+    match[0]: line
+    for line in (text.strip() for kind, text in blocks(EXTENSIONS) if kind == "bash")
+    if (match := re.search(r"runs/\w+|doctor", line))
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with the page's package, installed."""
+    folder = tmp_path_factory.mktemp("parts")
+    page = blocks(EXTENSIONS)
+    (toml,) = (tomllib.loads(text) for kind, text in page if kind == "toml")
+    parts = (text for kind, text in page if kind == "python" and text.startswith("# my_parts.py"))
+    (folder / "my_parts.py").write_text("\n".join(parts))
+    project = toml["project"]
+    info = folder / f"my_envkit_parts-{project['version']}.dist-info"
+    info.mkdir()
+    header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(header)
+    lines: list[str] = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return folder
+
+
+def _run(words: Sequence[str], installed: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-c", "from envkit.cli import main; main()", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def _played(name: str, installed: Path, folder: Path) -> tuple[Trajectory, ...]:
+    words = COMMANDS[name].split()[1:]
+    done = _run([*words, "--quiet"], installed, folder)
+    assert done.returncode == 0, done.stderr
+    return load(folder / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rewards"),
+    [
+        ("runs/oracle", {1.0}),
+        ("runs/shout", {1.0}),
+        ("runs/parrot", {0.0}),
+        ("runs/here", {1.0}),
+        ("runs/harness", {1.0}),
+    ],
+)
+def test_part_of_another_package_plays(
+    name: str, rewards: set[float], installed: Path, tmp_path: Path
+) -> None:
+    rows = _played(name, installed, tmp_path)
+    assert len(rows) == 4
+    assert {row.reward for row in rows} == rewards
+    assert not any(row.is_faulted for row in rows)
+
+
+@pytest.mark.slow
+def test_sink_of_another_package_gets_each_episode_once(installed: Path, tmp_path: Path) -> None:
+    rows = _played("runs/sink", installed, tmp_path)
+    written = (tmp_path / "rewards.txt").read_text().splitlines()
+    assert written == [*(f"{row.episode_id} {row.reward}" for row in rows), "mean 1.0"]
+    again = _run(
+        ["rollout", "--resume", "runs/sink", "--sink", "rewards=rewards.txt"], installed, tmp_path
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "rewards.txt").read_text().splitlines() == written
+
+
+@pytest.mark.slow
+def test_check_of_another_package_is_shown(installed: Path, tmp_path: Path) -> None:
+    found = json.loads(_run(["doctor", "--json"], installed, tmp_path).stdout)["checks"]
+    assert any(row["found"] == "the parrot is awake" for row in found)
+
+
+def test_page_lists_the_groups_of_the_project() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        points = tomllib.load(stream)["project"]["entry-points"]
+    internal = {"envkit.agents", "envkit.endpoints"}  # one each, which a setting selects
+    listed = set(re.findall(r"^\| `(envkit\.\w+)`", EXTENSIONS.read_text(), re.M))
+    assert {group for group in points if group.startswith("envkit.")} - internal <= listed
+    assert COMMANDS.keys() >= {"runs/oracle", "runs/sink", "runs/harness", "doctor"}
+
+
+CLUSTERS = DOCS / "running/clusters.md"
+SCRIPT, ARRAY, MERGE, _ = [code for kind, code in blocks(CLUSTERS) if kind == "bash"]
+_EPISODES = "-n 4096"
+_REST = SCRIPT.partition("--quiet &\n")[2]
+"""What the page says is the same for both scripts."""
+
+
+@pytest.fixture
+def bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with `envkit` and `scontrol` as commands."""
+    monkeypatch.chdir(tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    main = "import sys; from envkit.cli import main; main(sys.argv[1:])"
+    _write(programs / "envkit", f"exec {sys.executable} -c '{main}' \"$@\"")
+    _write(programs / "scontrol", 'echo "$@" >> scontrol.log')
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    return tmp_path
+
+
+def _write(file: Path, line: str) -> None:
+    file.write_text(f"#!/bin/bash\n{line}\n")
+    file.chmod(0o755)
+
+
+def start(script: str, **variables: object) -> "subprocess.Popen[str]":
+    values = {name: str(value) for name, value in variables.items()}
+    return subprocess.Popen(
+        ["bash", "-c", script],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **values},
+    )
+
+
+@pytest.mark.slow
+def test_job_that_runs_out_of_time_is_put_back_and_completed_by_the_next(bash: Path) -> None:
+    script = SCRIPT.replace(_EPISODES, "-n 400")
+    rows, requeued = bash / "runs/base/trajectories.jsonl", bash / "scontrol.log"
+    with start(script, SLURM_JOB_ID=71) as job:
+        while not rows.exists() or rows.read_bytes().count(b"\n") < 20:
+            assert job.poll() is None, job.communicate()
+            time.sleep(0.02)
+        job.send_signal(signal.SIGUSR1)
+        said = job.communicate(timeout=240)[0]
+    assert job.returncode == 138, said
+    assert requeued.read_text() == "requeue 71\n"
+    stored = {one.episode_id for one in load("runs/base")}
+    for _ in range(2):
+        with start(script, SLURM_JOB_ID=71) as job:
+            said = job.communicate(timeout=240)[0]
+        assert job.returncode == 0, said
+    assert "is finished: all 400 episodes are done" in said
+    assert requeued.read_text() == "requeue 71\n"
+    assert len(load("runs/base")) == 400
+    assert stored <= {one.episode_id for one in load("runs/base")}
+
+
+@pytest.mark.slow
+def test_array_plays_the_shards_that_the_merge_joins(bash: Path) -> None:
+    count = int(re.findall(r"--array=0-(\d)", ARRAY)[0]) + 1
+    script = ARRAY.replace(_EPISODES, "-n 128") + _REST
+    for number in range(count):
+        variables = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_TASK_COUNT": count}
+        with start(script, **variables) as job:
+            said = job.communicate(timeout=120)[0]
+        assert job.returncode == 0, said
+    (command,) = re.findall(r"--wrap '(.*)'", MERGE)
+    with start(command) as job:
+        said = job.communicate(timeout=120)[0]
+    assert job.returncode == 0, said
+    assert len(load("runs/merged")) == 128
+    assert verify_file("runs/merged").is_sound

@@ -14,6 +14,7 @@ from fakes.faults import CountingEnv, World, say_turn
 from fakes.hostile_values import EXCEPTIONS, PLANTED, cyclic, nested
 from fakes.playing import play_hostile
 
+from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, ContractError, EnvFault, LedgerFault
 from envkit.faults import FaultPlan
 from envkit.metrics import Aggregator
@@ -57,12 +58,15 @@ class BadIterator:
         raise SystemExit(0)
 
 
+def say_word(context: PolicyContext) -> str:
+    return str(context.task["word"])
+
+
 class SpoiledEngine(ScriptedEngine):
     """Breaks its answer in one turn, or to one task."""
 
     def __init__(self, spoil: Spoil, *, turn: int = 0, index: int | None = None) -> None:
-        policy = say_turn if index is None else lambda context: str(context.task["word"])
-        super().__init__(text_codec(), policy)
+        super().__init__(text_codec(), say_turn if index is None else say_word)
         self._spoil, self._turn, self._index = spoil, turn, index
 
     async def generate(self, request: GenerateRequest) -> Any:

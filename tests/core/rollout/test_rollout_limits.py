@@ -270,7 +270,7 @@ def test_budgets_refuse_nan() -> None:
         Limits(episode_timeout_s=NAN)
     for name in ("step_timeout_s", "engine_unavailable_s"):
         with pytest.raises(ConfigurationError, match=name):
-            RetryBudget(**{name: NAN})
+            RetryBudget(**{name: NAN})  # pyright: ignore[reportArgumentType]
 
 
 # ---- each limit of the loop at its value, one below and one above
