@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import EchoEnv, register_toys
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import ConfigurationError, FaultKind, UnknownNameError
 from envkit.registration import register
@@ -18,7 +16,6 @@ from envkit.rollout import (
     EnvSource,
     EpisodeRequest,
     EpisodeSpec,
-    GroupStart,
     Interrupt,
     Limits,
     Player,
@@ -55,8 +52,7 @@ LONE = EnvSource("toy-lone-v0")
 @pytest.fixture(autouse=True)
 def _registered() -> None:
     register_toys()
-    if "envkit/toy-lone-v0" not in gymnasium.registry:
-        register("toy-lone-v0", LoneEnv)
+    register("toy-lone-v0", LoneEnv)
     LoneEnv.built.clear()
 
 
@@ -103,16 +99,6 @@ async def test_player_names_an_unknown_environment(player: Player) -> None:
     for _ in range(2):
         with pytest.raises(UnknownNameError, match="toy-lone-v0"):
             await player.play(EnvSource("toy-lon-v0"))
-
-
-async def test_player_starts_a_group_from_one_observation(player: Player) -> None:
-    start = GroupStart()
-    (one,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start))
-    (other,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start, member=1))
-    assert one.initial_observation_hash == other.initial_observation_hash == start.expected
-    spec = EpisodeSpec(task={"word": "unheard"}, group_start=start)
-    (astray,) = await player.play(LONE, spec)
-    assert astray.stop_reason is StopReason.ENV_FAULT
 
 
 async def test_player_takes_limits_for_one_episode() -> None:
@@ -211,35 +197,6 @@ async def test_play_through_returns_what_the_caller_stopped(restless: Restless) 
     assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)
 
 
-class _Strict(EchoEnv):
-    def __init__(self, *, level: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.level = level + 0
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"level": 1, "no_such": 2}, {"levle": 1}])
-@pytest.mark.slow
-def test_player_refuses_arguments_that_an_environment_does_not_take(
-    kwargs: dict[str, Any],
-) -> None:
-    if "envkit/strict-settings-v0" not in gymnasium.registry:
-        envkit.register("strict-settings-v0", entry_point=_Strict)
-
-    async def play() -> None:
-        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
-        engine = ScriptedEngine(codec, lambda context: "ok")
-        player = Player(engine, codec)
-        try:
-            await player.play(
-                EpisodeRequest(env_id="strict-settings-v0", env_kwargs=kwargs).factory()
-            )
-        finally:
-            await player.aclose()
-
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
-        asyncio.run(play())
-
-
 class _Careless(EchoEnv):
     def __init__(self, *, level: int, **options: Any) -> None:
         super().__init__(**options)
@@ -247,8 +204,7 @@ class _Careless(EchoEnv):
 
 
 def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
-    if "envkit/careless-settings-v0" not in gymnasium.registry:
-        envkit.register("careless-settings-v0", entry_point=_Careless)
+    register("careless-settings-v0", entry_point=_Careless)
 
     async def play() -> Any:
         codec = load_codec(tiny_model_dir("qwen2_5_vl"))

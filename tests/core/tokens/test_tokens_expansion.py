@@ -88,6 +88,12 @@ def repeating(text: str, images: list[Any]) -> list[int]:
     return ids_of(text.replace("<img>", "<img>" * len(images)))
 
 
+def prefixing(text: str, images: list[Any]) -> list[int]:
+    """Start every text with a token, like a beginning of text."""
+    del images
+    return ids_of(f"<bot>{text}")
+
+
 def call_of(processor: Any) -> ProcessorCall:
     return ProcessorCall(processor, None, placeholder="<img>", placeholder_id=IMG)
 
@@ -207,9 +213,10 @@ def test_numbered_images_expand_after_the_earlier_ones() -> None:
     assert proven(numbering).expansion is Expansion.NUMBERED
 
 
-def test_images_that_depend_on_all_images_of_a_call_are_refused() -> None:
+@pytest.mark.parametrize("write", [repeating, prefixing])
+def test_images_that_depend_on_all_images_of_a_call_are_refused(write: Write) -> None:
     with pytest.raises(TemplateError, match=r"^Processor is not supported: .*in an unknown way"):
-        proven(repeating)
+        proven(write)
 
 
 def test_processor_that_rejects_ordinary_images_is_refused() -> None:
