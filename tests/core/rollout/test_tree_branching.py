@@ -15,7 +15,16 @@ from fakes.templates import make_codec
 from fakes.trees import Sums, digit, grow, make_player
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import AtTurns, ByEntropy, EpisodeSpec, GenerateRequest, Player, ScriptedEngine
+from envkit.rollout import (
+    AtTurns,
+    ByEntropy,
+    EpisodeSpec,
+    GenerateRequest,
+    Limits,
+    Player,
+    Sampling,
+    ScriptedEngine,
+)
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, TurnRecord
 
@@ -255,3 +264,18 @@ async def test_answered_turns_leave_summaries_out_after_a_resume() -> None:
     record.draft = TurnDraft(turn=record.turn, prompt_tokens=1, purpose="summarise")
     record.close_turn()
     assert record.played == trajectory.step_count
+
+
+async def test_forks_keep_the_limits_and_the_sampling_of_the_episode() -> None:
+    seen: set[int] = set()
+
+    def latency(request: GenerateRequest) -> float:
+        seen.add(request.sampling.max_new_tokens)
+        return 0.0
+
+    spec = EpisodeSpec(seed=3, limits=Limits(max_turns=2), sampling=Sampling(max_new_tokens=7))
+    player = make_player(latency=latency)
+    leaves = await grow(player=player, branching=AtTurns(turns=(1,)), spec=spec)
+
+    assert [len(leaf.turns) for leaf in leaves] == [2, 2]
+    assert seen == {7}
