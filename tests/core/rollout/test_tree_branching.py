@@ -26,6 +26,7 @@ from envkit.rollout import (
     Limits,
     Player,
     RolloutConfig,
+    Sampling,
     ScriptedEngine,
 )
 from envkit.rollout.record import EpisodeRecord, TurnDraft
@@ -394,3 +395,18 @@ async def test_tree_of_isolated_environments_equals_the_local_one(
     assert verify_file(tmp_path / "trajectories.jsonl").is_sound
     with pytest.raises(ConfigurationError, match="needs a function"):
         await grow(env(), player=make_player(isolation="process"))
+
+
+async def test_forks_keep_the_limits_and_the_sampling_of_the_episode() -> None:
+    seen: set[int] = set()
+
+    def latency(request: GenerateRequest) -> float:
+        seen.add(request.sampling.max_new_tokens)
+        return 0.0
+
+    spec = EpisodeSpec(seed=3, limits=Limits(max_turns=2), sampling=Sampling(max_new_tokens=7))
+    player = make_player(latency=latency)
+    leaves = await grow(player=player, branching=AtTurns(turns=(1,)), spec=spec)
+
+    assert [len(leaf.turns) for leaf in leaves] == [2, 2]
+    assert seen == {7}
