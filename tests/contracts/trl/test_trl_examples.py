@@ -1,13 +1,23 @@
-"""A new user's first run: the install and the script of docs/trainers/trl.md, and nothing else."""
+"""What a new user runs, as written: first script, examples, and agents' page and notebook."""
 
 import importlib.util
+import json
+import os
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 from fakes.grpo_trainer import prepare
+from fakes.installed import ROOT, install_metadata
 from fakes.models import tiny_model_dir
+from fakes.needs import BROWSER_USE, DEBIAN_CHROMIUM
+from fakes.pages import run_page
 from fakes.trl_run import grpo_arguments
 from transformers import AutoTokenizer
 
@@ -15,7 +25,6 @@ from envkit.errors import ConfigurationError
 from envkit_transformers import builtin_model_dir
 from envkit_trl import EnvGRPOTrainer, env_reward, load_processor, task_dataset
 
-PAGE = (Path(__file__).parents[3] / "docs/trainers/trl.md").read_text("utf-8")
 DIGITS = {"turns": 2, "length": 1, "alphabet": "0123456789"}
 
 
@@ -27,7 +36,8 @@ def environments_known() -> None:
 
 def script() -> str:
     """Return the page's script."""
-    found = re.search(r"<!-- test: first -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    page = (ROOT / "docs/trainers/trl.md").read_text("utf-8")
+    found = re.search(r"<!-- test: first -->\n```python\n(.*?)```", page, re.DOTALL)
     assert found
     return found[1]
 
@@ -123,3 +133,94 @@ def test_trl_trainer_finds_the_processor_of_a_loaded_model(tmp_path: Path) -> No
     trainer = made(tmp_path, model)
     trainer.close()
     assert type(trainer.processing_class).__name__ == "Qwen3VLProcessor"
+
+
+@pytest.mark.parametrize(("options", "prefix"), [([], ""), (["--half"], "half-")])
+def test_trl_example_trains_and_evaluates_with_and_without_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], prefix: str
+) -> None:
+    script = ROOT / "examples" / "learn_canary_trl.py"
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [str(script), "--quick", *options, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert end.value.code == 0
+    figures = json.loads((tmp_path / f"{prefix}canary-seed0.json").read_text())
+    assert figures["changed"] == figures["tensors"] > 0
+    assert len(figures["rewards"]) == len(figures["mismatch"]) == 2
+    assert all(largest < 1e-4 for largest, _ in figures["mismatch"])
+    assert set(figures["end"]) == {"images", "blank", "swapped"}
+    assert "<svg" in (tmp_path / "canary.svg").read_text()
+
+
+def test_page_on_agents_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, folder = tmp_path / "bin" / "envkit", tmp_path / "folder"
+    command.parent.mkdir()
+    folder.mkdir()
+    paths = [
+        str(install_metadata(tmp_path)),
+        *(str(ROOT / one) for one in (".", "envs", "adapters")),
+    ]
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path[1:1] = {paths!r}\n"
+        "from envkit.cli import main\nsys.exit(main())\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(command.parent), os.environ["PATH"]]))
+    monkeypatch.setenv("HOME", str(folder))
+
+    assert run_page(ROOT / "docs" / "gateway.md", folder) >= 6
+
+
+NOTEBOOK = ROOT / "notebooks" / "06_train_a_langgraph_agent.ipynb"
+
+LONGEST_S = 600
+
+"""Five times what it takes, as the machine may be shared."""
+
+
+def test_notebook_trains_a_langgraph_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = os.pathsep.join([str(install_metadata(tmp_path)), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    document = nbformat.read(NOTEBOOK, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+
+    nbclient.NotebookClient(
+        document, timeout=LONGEST_S, kernel_name="python3", resources=resources
+    ).execute()
+
+    outputs = [output for cell in document.cells for output in cell.get("outputs", [])]
+    told = "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")
+    for line in (
+        r"requests: 2  sequences: 1",
+        r"the same tokens as envkit's own loop: True",
+        r"their sequences: 64",
+        r"to trainer: \de-0[56789]",
+    ):
+        assert re.search(line, told), told
+    before, after, plain = map(
+        float, re.findall(r"\d\.\d\d", told.partition("held-out reward: ")[2])
+    )
+    assert after > before + 0.1
+    assert plain > before + 0.1
+
+
+PYTHON = os.environ.get("ENVKIT_BROWSER_USE_PYTHON")
+
+
+@BROWSER_USE.mark
+@DEBIAN_CHROMIUM.mark
+def test_trl_trains_behind_a_browser_use_agent(tmp_path: Path) -> None:
+    path = [str(install_metadata(tmp_path)), os.environ.get("PYTHONPATH", "")]
+    script = ROOT / "examples" / "train_browser_use.py"
+    command = [sys.executable, str(script), "--steps", "2", "--agent-python", str(PYTHON)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"sampled 8, trained 8, mismatch \de-0[56789]", done.stdout), done.stdout
