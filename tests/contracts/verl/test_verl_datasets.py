@@ -16,6 +16,7 @@ from verl.protocol import DataProto
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
+from envkit.images import Image
 from envkit.rollout import EpisodeRequest
 from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 
@@ -99,3 +100,31 @@ async def test_verl_file_rows_play_in_both_workers(
     run = await made.run([Sample(envkit=row["envkit"], extra_info=row["extra_info"])])
     check_row(run.rows[0])
     assert run.rows[0]["reward_score"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_verls_dataset_reads_exported_tasks_and_images(suffix: str, tmp_path: Path) -> None:
+    register_toys()
+    path = tmp_path / f"tasks{suffix}"
+    with TaskDraw("toy-dots-v0", count=3) as draw:
+        export_tasks(draw, path, TaskFormat.VERL, with_images=True)
+        examples = list(draw)
+    folder = str(tiny_model_dir("qwen2_5_vl"))
+    config = composed(folder).data
+    for key, value in (("filter_overlong_prompts", False), ("cache_dir", str(tmp_path / "c"))):
+        OmegaConf.update(config, key, value, force_add=True)
+    dataset: Any = RLHFDataset(
+        data_files=[str(path)],
+        tokenizer=hf_tokenizer(folder),
+        config=config,
+        processor=hf_processor(folder),
+    )
+
+    for row, example in zip([dataset[n] for n in range(3)], examples, strict=True):
+        assert EpisodeRequest.from_column(row["envkit"]) == example.request
+        assert row["agent_name"] == "envkit"
+        picture = row["raw_prompt"][-1]["content"][0]["image"]
+        found = (
+            Image.from_data_uri(picture) if isinstance(picture, str) else Image.from_pil(picture)
+        )
+        assert found == example.images[0]
