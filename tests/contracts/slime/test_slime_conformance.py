@@ -1,8 +1,9 @@
-"""Random histories through slime's and miles' own conversion to training data."""
+"""Recordings and random histories through slime's and miles' real Sample and conversion."""
 
 from typing import Any
 
 import pytest
+from fakes.conformance_checks import check_projection
 from fakes.gradients import LossCase, Reduction
 from fakes.gradients.of_miles import miles_arguments
 from fakes.gradients.of_slime import arguments, rollout_manager, written
@@ -18,12 +19,27 @@ from fakes.random_groups import (
 
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
+from envkit_miles.conformance import PROJECTIONS as MILES
 from envkit_miles.generate import MilesForm
-from envkit_slime.conformance import NO_STATE
+from envkit_slime.conformance import NO_STATE, PROJECTIONS
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
 
 pytestmark = pytest.mark.slime
+
+
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.parametrize("name", [one.name for one in PROJECTIONS])
+def test_slime_has_every_recording_token_for_token(name: str) -> None:
+    check_projection(PROJECTIONS, name)
+
+
+@pytest.mark.usefixtures("needs_miles")
+@pytest.mark.parametrize("name", [one.name for one in MILES])
+def test_miles_has_every_recording_token_for_token(name: str) -> None:
+    check_projection(MILES, name)
+
+
 CASE = LossCase(reduction=Reduction.EPISODE_MEAN)
 
 
