@@ -95,12 +95,6 @@ async def test_blocking_agents_do_not_wait_for_each_other() -> None:
     assert {one.stop_reason for one in episodes} == {StopReason.TERMINATED}
 
 
-async def test_reward_of_an_agent_replaces_the_environments() -> None:
-    found = await played("fakes.own_agents:scoring")
-
-    assert (found.reward, found.stop_reason) == (0.25, StopReason.TERMINATED)
-
-
 async def test_agent_that_never_asks_the_model_is_a_fault() -> None:
     found = await played("fakes.own_agents:silent")
 
