@@ -1,4 +1,4 @@
-"""The environment `computer-use-linux-v0` on real sessions."""
+"""The environment `computer-use-linux-v0` on real sessions: keys, windows and files."""
 
 import os
 import signal
@@ -7,24 +7,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from docx import Document
 from fakes.containers import NO_PTRACE, python_inside, small_memory
 from fakes.desktop_runs import children, folders, play, row
 from fakes.needs import DESKTOP
+from openpyxl import Workbook
 
 import envkit
-from envkit.errors import (
-    ConfigurationError,
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    MissingDependencyError,
-    UnknownNameError,
-)
+from envkit import errors
 from envkit_actions import FAMILIES as DIALECTS
-from envkit_actions import Action
+from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
 from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
@@ -85,19 +82,19 @@ def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="800x600"):
+    with pytest.raises(errors.ConfigurationError, match="800x600"):
         LinuxDesktopEnv(width=100)
-    with pytest.raises(ConfigurationError, match="ready"):
+    with pytest.raises(errors.ConfigurationError, match="ready"):
         LinuxDesktopEnv(ready=-1)
-    with pytest.raises(UnknownNameError, match="Did you mean"):
+    with pytest.raises(errors.UnknownNameError, match="Did you mean"):
         LinuxDesktopEnv(families=["make_foldr"])
-    with pytest.raises(ConfigurationError, match="level"):
+    with pytest.raises(errors.ConfigurationError, match="level"):
         LinuxDesktopTasks(level=9)
 
 
 def test_a_task_without_a_scenario_is_refused() -> None:
     env = LinuxDesktopEnv(ready=0)
-    with pytest.raises(DatasetError, match="family of FAMILIES"):
+    with pytest.raises(errors.DatasetError, match="family of FAMILIES"):
         env.reset(options={"task": {"id": "x", "family": "none", "level": 1, "draw": 1}})
 
 
@@ -107,7 +104,7 @@ def test_the_page_has_the_line_that_installs_everything() -> None:
 
 
 def test_missing_programs_name_the_line_that_installs_them() -> None:
-    with pytest.raises(MissingDependencyError, match=r"no-such-program.*apt-get install"):
+    with pytest.raises(errors.MissingDependencyError, match=r"no-such-program.*apt-get install"):
         check_programs(["no-such-program"])
 
 
@@ -312,9 +309,9 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     assert sandbox is not None
     os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
     sandbox.wait(10)
-    with pytest.raises(EnvFault) as caught:
+    with pytest.raises(errors.EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
-    assert caught.value.kind is FaultKind.CRASHED
+    assert caught.value.kind is errors.FaultKind.CRASHED
     inside = children() - before
     env.close()
     assert await_none([*inside]) == []
@@ -329,7 +326,7 @@ def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
     assert sandbox is not None
     server = processes(first_process(sandbox))[-1]
     os.kill(server, signal.SIGSTOP)
-    with pytest.raises(EnvFault), session.deadline(0.5):
+    with pytest.raises(errors.EnvFault), session.deadline(0.5):
         session.titles()
 
 
@@ -376,9 +373,9 @@ def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None
         raise ZeroDivisionError
 
     monkeypatch.setattr(type(env.scenario), "grade", fail)
-    with pytest.raises(EnvFault) as caught:
+    with pytest.raises(errors.EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
-    assert caught.value.kind is FaultKind.GRADER
+    assert caught.value.kind is errors.FaultKind.GRADER
     env.close()
 
 
@@ -441,3 +438,107 @@ def test_each_file_of_a_task_has_a_window(program: str, first: str, second: str)
         session.open((program, first))
         session.open((program, second))
         assert len(session.titles()) == 2
+
+
+def perform(session: Session, *actions: Action) -> None:
+    performer = Performer(session.screen)
+    for action in actions:
+        assert performer.perform(action) is None
+        session.screen.settle(quiet=0.3, limit=3.0)
+
+
+def document(name: str) -> bytes:
+    file = BytesIO()
+    if name.endswith("xlsx"):
+        Workbook().save(file)
+    elif name.endswith("docx"):
+        Document().save(file)
+    else:
+        file.write(b"<title>page.html</title>")
+    return file.getvalue()
+
+
+def await_title(session: Session, part: str, seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not (found := any(part in title for title in session.titles())):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    return found
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_calculator_receives_each_digit_of_typed_text(session: Session) -> None:
+    session.put({"sum.txt": b""})
+    session.open(("galculator",))
+    perform(session, type_text("5358+6849+1100="), key("ctrl", "c"))
+    session.open(("mousepad", "sum.txt"))
+    perform(session, key("ctrl", "v"), key("ctrl", "s"))
+    assert (session.home.read("sum.txt") or b"").strip() == b"13307"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> None:
+    session.put({"sum.txt": b""})
+    session.open(("galculator",))
+    performer = Performer(session.screen)
+    for name in "755":
+        performer.perform(key(name))
+    perform(session, key("ctrl", "c"))
+    session.open(("mousepad", "sum.txt"))
+    perform(session, key("ctrl", "v"), key("ctrl", "s"))
+    assert (session.home.read("sum.txt") or b"").strip() == b"755"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session) -> None:
+    from Xlib import XK, X
+    from Xlib.ext import xtest
+
+    x = session.screen.x  # openbox loses chords while it reads a changed layout
+    session.screen.settle()  # which reads the events so far
+    for kind in (X.KeyPress, X.KeyRelease):
+        xtest.fake_input(x, kind, x.keysym_to_keycode(XK.XK_Shift_L))
+    x.sync()
+    time.sleep(0.3)
+    events = [x.next_event().type for _ in range(x.pending_events())]
+    assert X.MappingNotify not in events
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
+    session.put({"a.txt": b"", "b.txt": b""})
+    session.open(("mousepad", "a.txt"))
+    session.open(("mousepad", "b.txt"))
+    for name in ("a.txt", "b.txt", "a.txt"):
+        perform(session, key("alt", "tab"))
+        assert name in session.titles()[-1]
+    perform(session, type_text("here"), key("ctrl", "s"))
+    assert (session.home.read("a.txt") or b"").strip() == b"here"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.xlsx", "a.docx", "page.html"])
+def test_a_double_click_opens_a_file(session: Session, name: str) -> None:
+    session.put({f"Files/{name}": document(name)})
+    session.open(("pcmanfm", "Files"))
+    perform(session, Action(kind=ActionKind.DOUBLE_CLICK, x=525, y=265))  # its icon
+    assert await_title(session, name)
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "name"), [("localc", "a.xlsx"), ("lowriter", "a.docx"), ("chromium", "page.html")]
+)
+def test_an_opened_document_is_drawn(session: Session, program: str, name: str) -> None:
+    session.put({name: document(name)})
+    session.open((program, name))
+    first = np.asarray(session.shot())
+    time.sleep(3.0)
+    assert np.mean(np.any(first != np.asarray(session.shot()), axis=-1)) < 0.001
