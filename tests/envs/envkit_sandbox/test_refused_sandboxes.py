@@ -51,7 +51,7 @@ def test_refused_namespaces_end_a_run_before_its_first_episode_as_doctor_says(
 
 
 @BUBBLEWRAP.mark
-@pytest.mark.parametrize("prefix", [ONE_USER, NO_SWITCH])
+@pytest.mark.parametrize("prefix", [ONE_USER, pytest.param(NO_SWITCH, marks=pytest.mark.slow)])
 def test_root_that_cannot_become_another_user_plays_as_doctor_says(
     prefix: tuple[str, ...], tmp_path: Path
 ) -> None:

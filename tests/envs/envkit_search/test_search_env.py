@@ -8,14 +8,8 @@ import pytest
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
+from envkit import errors
 from envkit.env import PolicyContext
-from envkit.errors import (
-    ConfigurationError,
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    UnknownNameError,
-)
 from envkit.reply import Reply
 from envkit.rollout.limits import Backoff, RetryBudget
 from envkit_search import Document, Hit, SearchEnv, noisy_oracle
@@ -200,9 +194,9 @@ def test_search_failure_is_a_fault_and_the_turn_can_be_played_again() -> None:
     backend = MemoryBackend()
     env = make(backend=backend, reward="format")
     env.reset(options={"task": QUESTION})
-    backend.faults.append(EnvFault("down", kind=FaultKind.TRANSIENT))
+    backend.faults.append(errors.EnvFault("down", kind=errors.FaultKind.TRANSIENT))
     before = env.snapshot()
-    with pytest.raises(EnvFault, match="down"):
+    with pytest.raises(errors.EnvFault, match="down"):
         env.step(f"{THOUGHT}<search>Tindel</search>")
     assert env.snapshot() == before
     assert "Ada Renn" in env.step(f"{THOUGHT}<search>Tindel</search>").observation["text"]
@@ -216,7 +210,7 @@ def test_search_backend_with_too_few_lists_is_a_fault() -> None:
 
     env = make(backend=Short())
     env.reset(options={"task": QUESTION})
-    with pytest.raises(EnvFault, match="0 lists for 1 queries"):
+    with pytest.raises(errors.EnvFault, match="0 lists for 1 queries"):
         env.step(f"{THOUGHT}<search>Tindel</search>")
 
 
@@ -268,12 +262,12 @@ def test_search_promises_only_what_its_backend_keeps() -> None:
     ],
 )
 def test_search_refuses_a_bad_argument(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(errors.ConfigurationError):
         make(**arguments)
 
 
 def test_search_suggests_a_corpus() -> None:
-    with pytest.raises(UnknownNameError, match="facts"):
+    with pytest.raises(errors.UnknownNameError, match="facts"):
         make(corpus="fact")
 
 
@@ -290,7 +284,7 @@ def test_search_suggests_a_corpus() -> None:
     ],
 )
 def test_search_refuses_a_task_without_question_or_answers(task: dict[str, Any]) -> None:
-    with pytest.raises(DatasetError):
+    with pytest.raises(errors.DatasetError):
         make().reset(options={"task": task})
 
 
@@ -331,12 +325,12 @@ async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_th
     host = EnvHost(pool, factory=lambda: make(backend=backend))
     env = RecoveringEnv(host, budget, episode_id="e", seed=3, task=QUESTION)
     await env.reset()
-    backend.faults += [EnvFault("502", kind=FaultKind.TRANSIENT)] * 2
+    backend.faults += [errors.EnvFault("502", kind=errors.FaultKind.TRANSIENT)] * 2
     outcome = await env.step(Reply(text=f"{THOUGHT}<search>Tindel</search>"))
     assert "Ada Renn" in outcome.step.observation["text"]
     assert len(backend.calls) == 3
-    backend.faults += [EnvFault("gone", kind=FaultKind.PERMANENT)]
-    with pytest.raises(EnvFault, match="gone"):
+    backend.faults += [errors.EnvFault("gone", kind=errors.FaultKind.PERMANENT)]
+    with pytest.raises(errors.EnvFault, match="gone"):
         await env.step(Reply(text=f"{THOUGHT}<search>Marrow</search>"))
     await host.close()
     pool.close()
