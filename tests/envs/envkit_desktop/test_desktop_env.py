@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from fakes.matrix import share
+from fakes.oracles import steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
 import envkit
-from envkit.env import Policy, PolicyContext, Step
+from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.images import Image
 from envkit_actions import FAMILIES as DIALECTS
@@ -36,15 +37,6 @@ def blind_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         return blank
 
     monkeypatch.setattr(Screen, "shoot", shoot)
-
-
-def _play(env: ComputerUseEnv, policy: Policy, seed: int, task: Any = None) -> list[Step]:
-    env.reset(seed=seed, options=None if task is None else {"task": task})
-    steps: list[Step] = []
-    while not steps or not (steps[-1].terminated or steps[-1].truncated):
-        context = PolicyContext(env=env, task=env.task, turn=len(steps), messages=(), seed=seed)
-        steps.append(env.step(policy(context)))
-    return steps
 
 
 def _task(family: str, level: int, index: int) -> dict[str, Any]:
@@ -95,7 +87,7 @@ def test_oracle_solves_every_family_and_level(
 ) -> None:
     env = ComputerUseEnv()
     for seed in range(count):
-        steps = _play(env, oracle(), seed, _task(family, level, seed))
+        steps = steps_of(env, seed=seed, task=_task(family, level, seed))
         assert steps[-1].reward == 1.0, (family, level, seed, env.task["goal"])
         assert steps[-1].terminated
 
@@ -107,7 +99,8 @@ def test_random_policy_stays_under_five_percent_in_every_family_and_level(
 ) -> None:
     env, policy = ComputerUseEnv(), random_clicks()
     solved = sum(
-        _play(env, policy, seed, _task(family, level, seed))[-1].reward for seed in range(80)
+        steps_of(env, policy, seed=seed, task=_task(family, level, seed))[-1].reward
+        for seed in range(80)
     )
     assert solved / 80 < 0.05
 
@@ -148,7 +141,7 @@ def test_impossible_tasks_lack_what_they_ask_for(family: str) -> None:
         data: dict[str, Any] = task["data"]
         texts = _texts(env.desk)
         assert ({*_ASKED[family](data)} <= texts) is feasible
-        assert _play(env, oracle(), 0, task)[-1].reward == 1.0
+        assert steps_of(env, task=task)[-1].reward == 1.0
         env.reset(seed=0, options={"task": task})
         assert env.step('{"action": "terminate", "status": "success"}').reward == 0.0
 
@@ -207,7 +200,7 @@ def test_first_observation_is_a_screenshot_and_the_goal() -> None:
 
 def test_larger_screens_are_drawn_and_solved() -> None:
     env = ComputerUseEnv(width=1120, height=672)
-    steps = _play(env, oracle(), 5)
+    steps = steps_of(env, seed=5)
     assert steps[-1].reward == 1.0
     assert steps[0].observation["images"][0].size == (1120, 672)
 
@@ -281,7 +274,7 @@ def test_reporting_failure_of_a_feasible_task_earns_nothing() -> None:
 
 def test_shaping_adds_up_to_the_progress() -> None:
     env = ComputerUseEnv(shaping=0.5)
-    steps = _play(env, oracle(), 0, _task("toggle_checks", 3, 1))
+    steps = steps_of(env, task=_task("toggle_checks", 3, 1))
     first = ComputerUseEnv(shaping=0.5)
     first.reset(seed=0, options={"task": _task("toggle_checks", 3, 1)})
     goals = first.family.goals(first.desk, first.task["data"])
@@ -397,15 +390,9 @@ PLAIN = Image.from_bytes(b"never looked at")
 
 
 def _check(env: ComputerUseEnv, family: str, level: int, index: int) -> None:
-    env.reset(seed=index, options={"task": _task(family, level, index)})
-    policy = env.oracle()
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=index)
-        step = env.step(policy(context))
-        assert not step.info["parse_error"], step.info
-        if step.terminated or step.truncated:
-            assert step.reward == 1.0, (family, level, index, env.task["goal"])
-            return
+    steps = steps_of(env, seed=index, task=_task(family, level, index))
+    assert not [step.info for step in steps if step.info["parse_error"]]
+    assert steps[-1].reward == 1.0, (family, level, index, env.task["goal"])
 
 
 HARD = [

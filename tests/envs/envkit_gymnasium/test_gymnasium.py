@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from fakes.matrix import share
+from fakes.oracles import steps_of
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
@@ -52,15 +53,8 @@ def call(action: object) -> str:
 
 
 def play_oracle(env: Env, seed: int) -> tuple[float, bool]:
-    env.reset(seed=seed)
-    policy, total = env.oracle(), 0.0
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-        step = env.step(policy(context))
-        total += step.reward
-        if step.terminated or step.truncated:
-            return total, step.terminated
-    raise AssertionError("it goes on after max_turns")
+    steps = steps_of(env, seed=seed)
+    return sum(step.reward for step in steps), steps[-1].terminated
 
 
 class Corridor(gymnasium.Env[Any, Any]):

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
+from fakes.oracles import steps_of
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
 from envkit import errors
-from envkit.env import PolicyContext
 from envkit.reply import Reply
 from envkit.rollout.limits import Backoff, RetryBudget
 from envkit_search import Document, Hit, SearchEnv, noisy_oracle
@@ -33,20 +33,6 @@ def call(query: str, **more: Any) -> str:
     return f"<tool_call>{json.dumps({'name': 'search', 'arguments': arguments})}</tool_call>"
 
 
-def solve(env: SearchEnv, seed: int) -> tuple[float, list[str]]:
-    """Play the oracle and return the whole reward and what the model read."""
-    observation, _ = env.reset(seed=seed)
-    policy, total, read = env.oracle(), 0.0, [observation["text"]]
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-        step = env.step(policy(context))
-        total += step.reward
-        read.append(step.observation["text"])
-        if step.terminated or step.truncated:
-            break
-    return total, read
-
-
 @pytest.mark.parametrize("protocol", ["tags", "tools"])
 def test_search_passes_the_checker(protocol: str) -> None:
     report = envkit.check_env(make(protocol=protocol), factory=lambda: make(protocol=protocol))
@@ -61,14 +47,16 @@ def test_search_passes_the_checker(protocol: str) -> None:
 def test_search_oracle_earns_the_whole_reward(protocol: str, reward: str) -> None:
     env = make(protocol=protocol, reward=reward)
     for seed in range(20):
-        total, read = solve(env, seed)
-        assert total == 1.0
-        assert len(read) == len(env.task["gold_titles"]) + 2
+        steps = steps_of(env, seed=seed)
+        assert sum(step.reward for step in steps) == 1.0
+        assert len(steps) == len(env.task["gold_titles"]) + 1
 
 
 def test_search_oracle_answers_with_the_last_reply() -> None:
     env = make(max_turns=1)
-    assert solve(env, 0) == (1.0, [f"Question: {env.task['question']}", "Correct."])
+    assert env.reset(seed=0)[0]["text"] == f"Question: {env.task['question']}"
+    (step,) = steps_of(env)
+    assert (step.reward, step.observation["text"]) == (1.0, "Correct.")
 
 
 def test_search_shows_results_in_a_block_of_one_line_a_page() -> None:
@@ -299,17 +287,10 @@ def test_search_em_compat_continues_if_thoughts_hold_a_search() -> None:
 def test_search_noisy_oracle_is_repeatable_and_sometimes_wrong() -> None:
     env = make(reward="format")
     policy = noisy_oracle(0.5, malformed=0.3)
-    rewards: list[list[float]] = []
-    for seed in [*range(30), *range(30)]:
-        env.reset(seed=seed)
-        got: list[float] = []
-        for turn in range(env.max_turns):
-            context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-            step = env.step(policy(context))
-            got.append(step.reward)
-            if step.terminated or step.truncated:
-                break
-        rewards.append(got)
+    rewards = [
+        [step.reward for step in steps_of(env, policy, seed=seed)]
+        for seed in [*range(30), *range(30)]
+    ]
     assert rewards[:30] == rewards[30:]
     assert len({sum(got) for got in rewards}) > 2
 

@@ -15,13 +15,13 @@ from typing import Any
 import aiohttp
 import pytest
 from fakes.command import run_envkit, start_envkit
+from fakes.oracles import steps_of
 from fakes.search_backend import DOCUMENTS, MemoryBackend, tasks
 from fakes.search_server import running
 from fakes.strangers import connected
 
 import envkit
 from envkit.access import Access, bearer
-from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError
 from envkit_search.document import Document
 from envkit_search.leases import SERVER_KEY_VARIABLE
@@ -371,15 +371,8 @@ def interrupt(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 def play(env: Any, seed: int) -> tuple[float, str]:
     """Play the oracle; return the reward and all that it read."""
-    observation, _ = env.reset(seed=seed)
-    policy, read = env.unwrapped.oracle(), observation["text"]
-    for turn in range(env.unwrapped.max_turns):
-        task = env.unwrapped.task
-        step = env.step(policy(PolicyContext(env=env, task=task, turn=turn, messages=(), seed=0)))
-        read += step[0]["text"]
-        if step[2] or step[3]:
-            return float(step[1]), read
-    raise AssertionError("an episode ends")
+    steps = steps_of(env, seed=seed)
+    return steps[-1].reward, "".join(step.observation["text"] for step in steps)
 
 
 def corpus(folder: Path) -> Path:
