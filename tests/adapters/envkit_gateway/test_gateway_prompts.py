@@ -314,7 +314,7 @@ async def test_a_call_is_written_in_the_order_of_vllm(dialect: ModuleType, first
 
 async def test_results_keep_their_role_where_the_template_has_one_after_calls() -> None:
     """Gemma 4's template writes a result only after a structured call."""
-    tokenizer = copy.deepcopy(load_tokenizer("gemma3"))
+    tokenizer = copy.deepcopy(load_tokenizer("qwen3"))
     marks = ["<|turn>", "<turn|>", "<|tool_response>", "<tool_response|>", '<|"|>']
     tokenizer.add_special_tokens({"additional_special_tokens": marks})
     path = cache_folder() / "templates" / "gemma4_v5.jinja"

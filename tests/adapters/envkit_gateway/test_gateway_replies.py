@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fakes.agent_clients import ChatClient
+from fakes.budget import examples
 from fakes.gateway_run import serving
 from fakes.odd_engine import Write
 from hypothesis import example, given, settings
@@ -203,7 +204,7 @@ def ended(text: str, stop: Sequence[str], extra: int) -> str:
     extra=st.integers(0, 3),
     size=st.sampled_from((1, 1, 2, 7, 1000)),
 )
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 def test_shown_text_is_the_beginning_of_the_final_form(
     first: str,
     pieces: list[str],
@@ -297,7 +298,7 @@ TOKENS = st.one_of(
     sizes=st.lists(st.integers(1, 4), min_size=48, max_size=48),
     is_stopped=st.booleans(),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @example(runs=[[10], [0xE3], [256]], is_whole_run=True, sizes=[1] * 48, is_stopped=False)
 def test_text_of_growing_ids_never_changes(
     runs: list[list[int]], is_whole_run: bool, sizes: list[int], is_stopped: bool
