@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
-import psutil
 import pytest
 from fakes import own_agents
 from fakes.agent_clients import ChatClient
 from fakes.agent_runs import command, played
 from fakes.codecs import vision_codec
+from fakes.processes import wait_until_gone
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, EpisodeStateError
@@ -353,10 +353,7 @@ async def test_processes_of_a_command_never_outlive_it(tmp_path: Path, then: str
     found = await played({**agent, "timeout_s": 8})
 
     assert found.turns
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert not psutil.pid_exists(int(pid.read_text()))
+    assert wait_until_gone([int(pid.read_text())]) == []
 
 
 HOARD = """

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import psutil
 import pytest
 from fakes.agent_runs import ASK, command, played
 from fakes.matrix import share
+from fakes.processes import wait_until_gone
+from fakes.waiting import until
 
 import envkit_gateway
 from envkit.cli.play_options import PlayOptions
@@ -26,14 +27,6 @@ from envkit_gateway.harnesses import HARNESSES
 async def ended(tmp_path: Path, code: str, **options: Any) -> Trajectory:
     """Play an episode of a command; it must not take long."""
     return await asyncio.wait_for(played({**command(tmp_path, code), **options}), 60)
-
-
-async def check_gone(pid: Path) -> None:
-    """Check that a process is gone soon."""
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert not psutil.pid_exists(int(pid.read_text()))
 
 
 LINGER = """
@@ -56,7 +49,7 @@ async def test_command_that_attacks_its_supervisor_leaves_nothing(
 
     assert found.turns
     assert found.stop_reason in (StopReason.ENV_TRUNCATED, StopReason.STEP_TIMEOUT)
-    await check_gone(pid)
+    assert wait_until_gone([int(pid.read_text())]) == []
 
 
 AS_ON_MACOS = """
@@ -356,10 +349,7 @@ async def test_abort_while_the_grade_runs_is_an_abort(tmp_path: Path) -> None:
     interrupt = Interrupt(grace_s=0.1)
     code = f"open({str(started)!r}, 'w').close(); time.sleep(600)"
     playing = asyncio.create_task(played(graded(tmp_path, code), interrupt=interrupt))
-    deadline = time.monotonic() + 30
-    while not started.exists():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await until(started.exists)
     interrupt.fire()
     found = await asyncio.wait_for(playing, 30)
 

@@ -13,13 +13,13 @@ from aiohttp import ClientSession, web
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.playing import collected
-from fakes.remote_engines import until
 from fakes.remote_requests import ask, reply
 from fakes.search_server import running
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_server import FakeSGLang
 from fakes.vllm_process import server_process
 from fakes.vllm_server import FakeVLLM
+from fakes.waiting import until
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.faults import FaultPlan

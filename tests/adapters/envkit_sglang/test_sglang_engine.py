@@ -13,12 +13,13 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.playing import collected
-from fakes.remote_engines import KINDS, until
+from fakes.remote_engines import KINDS
 from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_hostile import good, hostile_server, http
 from fakes.sglang_model import Family
 from fakes.sglang_server import FakeSGLang
+from fakes.waiting import until
 from PIL import Image as PilImage
 
 from envkit.errors import ConfigurationError, EngineFault, Fault, FaultKind, LedgerFault

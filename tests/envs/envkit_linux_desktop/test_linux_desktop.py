@@ -16,6 +16,7 @@ from docx import Document
 from fakes.containers import NO_PTRACE, python_inside, small_memory
 from fakes.desktop_runs import children, folders, play, row
 from fakes.needs import DESKTOP
+from fakes.processes import wait_until_gone
 from openpyxl import Workbook
 
 import envkit
@@ -57,20 +58,6 @@ def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | No
     while (data := session.home.read(path)) is None and time.monotonic() < until:
         time.sleep(0.05)
     return data
-
-
-def await_none(found: list[int], seconds: float = 10.0) -> list[int]:
-    until = time.monotonic() + seconds
-    while (left := [one for one in found if is_running(one)]) and time.monotonic() < until:
-        time.sleep(0.02)
-    return left
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
@@ -314,7 +301,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     assert caught.value.kind is errors.FaultKind.CRASHED
     inside = children() - before
     env.close()
-    assert await_none([*inside]) == []
+    assert wait_until_gone([*inside]) == []
     assert folders() == []
 
 
@@ -349,7 +336,7 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    assert await_none(inside) == []
+    assert wait_until_gone(inside) == []
     assert folders(driver.pid) == []
 
 
@@ -412,7 +399,7 @@ def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
         ready.display.sandbox.wait(timeout=10)  # a killed process lives until the kernel ends it
         with pool.take() as second:
             second.check()
-    assert await_none([*(children() - before)]) == []
+    assert wait_until_gone([*(children() - before)]) == []
 
 
 @DESKTOP.mark

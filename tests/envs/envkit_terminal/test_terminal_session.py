@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fakes.matrix import share
 from fakes.needs import BUBBLEWRAP
+from fakes.processes import wait_until_gone
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_terminal.grader_sandbox import Outcome
@@ -287,10 +288,7 @@ def test_sandbox_ends_with_its_driver() -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    until = time.monotonic() + 5
-    while left := [pid for pid in inside if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, left
-        time.sleep(0.02)
+    assert wait_until_gone(inside) == []
 
 
 @pytest.mark.slow
