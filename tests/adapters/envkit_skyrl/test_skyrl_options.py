@@ -1,8 +1,6 @@
 """Settings of the SkyRL adapter, and the checks before SkyRL's validator, without SkyRL."""
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.families import BY_NAME, build
+from fakes.processes import run_python
 
 from envkit.errors import ConfigurationError, ContractError, MissingDependencyError
 from envkit.tokens import ChatCodec
@@ -60,11 +59,9 @@ def test_without_skyrl_the_missing_package_is_named_and_torch_is_not_imported() 
         "except ImportError as error:\n"
         "    print(type(error).__name__, error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.startswith(MissingDependencyError.__name__)
-    assert "the package 'skyrl' is not installed" in done.stdout
+    printed = run_python("-c", code)
+    assert printed.startswith(MissingDependencyError.__name__)
+    assert "the package 'skyrl' is not installed" in printed
 
 
 def test_images_of_another_family_than_qwen_are_refused_by_name(

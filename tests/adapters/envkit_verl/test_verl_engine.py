@@ -2,8 +2,6 @@
 
 import asyncio
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.processes import run_python
 from PIL import Image as PilImage
 
 import envkit_verl
@@ -265,8 +264,7 @@ def test_verl_limits_are_the_tighter_ones() -> None:
 
 def test_verl_package_imports_without_verl_and_torch() -> None:
     code = "import sys, envkit_verl; print(sorted({'verl', 'torch', 'ray'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="verl is installed")

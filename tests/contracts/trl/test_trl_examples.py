@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fakes.installed import ROOT, install_metadata
 from fakes.models import tiny_model_dir
 from fakes.needs import BROWSER_USE, DEBIAN_CHROMIUM
 from fakes.pages import run_page
+from fakes.processes import run_python
 from fakes.trl_run import grpo_arguments
 from transformers import AutoTokenizer
 
@@ -213,14 +213,6 @@ PYTHON = os.environ.get("ENVKIT_BROWSER_USE_PYTHON")
 def test_trl_trains_behind_a_browser_use_agent(tmp_path: Path) -> None:
     path = [str(install_metadata(tmp_path)), os.environ.get("PYTHONPATH", "")]
     script = ROOT / "examples" / "train_browser_use.py"
-    command = [sys.executable, str(script), "--steps", "2", "--agent-python", str(PYTHON)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"sampled 8, trained 8, mismatch \de-0[56789]", done.stdout), done.stdout
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    printed = run_python(script, "--steps", "2", "--agent-python", PYTHON, env=env)
+    assert re.search(r"sampled 8, trained 8, mismatch \de-0[56789]", printed), printed

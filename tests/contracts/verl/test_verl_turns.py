@@ -1,7 +1,6 @@
 """Advantages by turn in verl's V1 trainer, and a policy that learns through its real worker."""
 
 import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.processes import run_python
 from fakes.verl_checks import model_runs
 from fakes.verl_engine import training_batch, training_worker
 from fakes.verl_worker import Bench, Sample, composed
@@ -113,14 +113,8 @@ def test_verl_finds_the_estimator_by_its_plugin(tmp_path: Path) -> None:
         f"print(get_adv_estimator_fn('{TURNS}').__module__)"
     )
     paths = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip().endswith("envkit_verl.advantages")
+    printed = run_python("-W", "ignore", "-c", code, env={**os.environ, "PYTHONPATH": paths})
+    assert printed.strip().endswith("envkit_verl.advantages")
 
 
 CHATML = (
