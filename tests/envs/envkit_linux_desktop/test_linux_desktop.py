@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from docx import Document
 from fakes.containers import NO_PTRACE, python_inside, small_memory
-from fakes.desktop_runs import children, folders, play, row
+from fakes.desktop_runs import children, folders, row
 from fakes.needs import DESKTOP
+from fakes.oracles import steps_of
 from fakes.processes import wait_until_gone
 from openpyxl import Workbook
 
@@ -185,8 +186,8 @@ def test_every_dialect_clicks_on_the_same_place() -> None:
 )
 def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) -> None:
     env = LinuxDesktopEnv(ready=0)
-    assert play(env, row(family, draw=draw), nothing()) == 0.0
-    assert play(env, row(family, draw=draw), oracle()) == 1.0
+    assert steps_of(env, nothing(), task=row(family, draw=draw))[-1].reward == 0.0
+    assert steps_of(env, oracle(), task=row(family, draw=draw))[-1].reward == 1.0
     env.close()
 
 
@@ -195,7 +196,7 @@ def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) ->
 @pytest.mark.parametrize("dialect", ["openai", "ui-tars-1.5"])
 def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env = LinuxDesktopEnv(ready=0, action=dialect)
-    assert play(env, row("make_folder", draw=0), oracle()) == 1.0
+    assert steps_of(env, oracle(), task=row("make_folder", draw=0))[-1].reward == 1.0
     env.close()
 
 

@@ -16,12 +16,6 @@ from envkit.errors import EnvFault, FaultKind, RefusedError
 from envkit_sandbox import Channel, Sandbox, SandboxSpec, check_sandbox, spawn
 from envkit_sandbox.bubblewrap import end
 
-ENVIRONMENTS = {
-    "terminal": pytest.param("terminal", "terminal-v0", marks=BUBBLEWRAP.mark),
-    "linux-desktop": pytest.param("linux-desktop", "computer-use-linux-v0", marks=DESKTOP.mark),
-}
-
-
 _DOCTOR = """
 import dataclasses, json
 from envkit.cli.checks import _plugin_checks
@@ -34,7 +28,15 @@ def _checked(prefix: tuple[str, ...], name: str) -> dict[str, str]:
     return json.loads(python_inside(prefix, _DOCTOR).stdout)[name]
 
 
-@pytest.mark.parametrize(("plugin", "env_id"), ENVIRONMENTS.values())
+@pytest.mark.parametrize(
+    ("plugin", "env_id"),
+    [
+        pytest.param("terminal", "terminal-v0", marks=BUBBLEWRAP.mark),
+        pytest.param(
+            "linux-desktop", "computer-use-linux-v0", marks=[DESKTOP.mark, pytest.mark.slow]
+        ),
+    ],
+)
 def test_refused_namespaces_end_a_run_before_its_first_episode_as_doctor_says(
     plugin: str, env_id: str, tmp_path: Path
 ) -> None:
