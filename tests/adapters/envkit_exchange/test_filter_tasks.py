@@ -308,9 +308,9 @@ def test_more_groups_than_tasks_are_refused() -> None:
     assert "every group needs a task" in " ".join(outcome.err.split())
 
 
-@pytest.fixture(autouse=True)
-def _two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def two_runs() -> None:
+    """Write two runs of the same tasks into the folder: a and b."""
     episodes = [
         replace(
             example(number, metadata={"group": number // 4, REWARD_THRESHOLD: 1.0}),
@@ -341,6 +341,7 @@ def _twice(run: str, target: str) -> Path:
     return Path(target)
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_filter_counts_an_episode_once_however_it_is_named() -> None:
     alone = _filtered("a")
     shutil.copytree("a", "copy")
@@ -358,6 +359,7 @@ def test_filter_counts_an_episode_once_however_it_is_named() -> None:
     assert "skipped 8 repeated episodes" in said.err
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_other_episodes_of_the_same_tasks_count() -> None:
     both = _filtered("a", "b")
 
@@ -365,6 +367,7 @@ def test_other_episodes_of_the_same_tasks_count() -> None:
     assert both["episodes/left_out"] == {}
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_samples_that_two_dumps_number_alike_count_each() -> None:
     one = load("a")[0]
     turns = [replace(turn, response_text="another reply") for turn in one.turns]
@@ -378,6 +381,7 @@ def test_samples_that_two_dumps_number_alike_count_each() -> None:
     assert not seen.add(replace(one, metadata={"of": "a copy"}))
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_episodes_without_an_id_count_each() -> None:
     seen, one = SeenEpisodes(), replace(load("a")[0], episode_id="")
 
@@ -400,6 +404,7 @@ def test_merged_run_repeats_its_shards() -> None:
     assert run_envkit("merge", "s0", "s0", "--out=again").code == 2
 
 
+@pytest.mark.usefixtures("two_runs")
 def test_one_file_with_an_episode_twice_counts_it_once() -> None:
     joined = _twice("a", "joined")
 

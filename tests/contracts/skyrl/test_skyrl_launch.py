@@ -115,11 +115,12 @@ SCRIPTS: Mapping[str, tuple[str, str, str]] = {
 
 
 @pytest.fixture(autouse=True)
-def known_environments() -> None:
-    """Register what an installed envkit has as plugins; here only its folders are on the path."""
+def known_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register what an installed envkit has as plugins; and have no key for a service."""
     for env_id, package in (("geo3k-v0", envkit_geo3k), ("search-v0", envkit_search)):
         if env_id not in registry():
             register(env_id, package.SPEC.entry_point)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
 
 
 def command_of(example: str) -> str:
@@ -290,14 +291,6 @@ def test_a_field_that_the_dataset_lacks_is_named() -> None:
     (sample,) = read_samples(batch, options, is_eval=False)
     assert isinstance(sample.request, ConfigurationError)
     assert "'reward_model' is not among ['prompt', 'reward_spec']" in str(sample.request)
-
-
-@pytest.fixture(autouse=True)
-def environments_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register geo3k-v0, as installing envkit does; and have no key for a service."""
-    if "geo3k-v0" not in registry():
-        register("geo3k-v0", envkit_geo3k.SPEC.entry_point)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
 
 
 def settings_of(launch: Launch) -> list[str]:

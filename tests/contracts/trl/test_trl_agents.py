@@ -30,6 +30,7 @@ REQUEST = rollout.EpisodeRequest(env_id="toy-guess-v0", task={"number": 3})
 @pytest.fixture(autouse=True)
 def toys() -> None:
     register_agents()
+    prepare()
 
 
 async def test_group_compares_a_role_with_the_same_role_of_its_group() -> None:
@@ -82,12 +83,6 @@ async def test_one_row_for_each_prompt_is_refused() -> None:
             await play_batch(player, [REQUEST], place, sampling=rollout.Sampling())
     finally:
         await player.aclose()
-
-
-@pytest.fixture(autouse=True)
-def prepared() -> None:
-    """Register the environments."""
-    prepare()
 
 
 @pytest.fixture

@@ -26,8 +26,12 @@ Make = Callable[..., Bench]
 
 
 @pytest.fixture(autouse=True)
-def toys() -> None:
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the environments, and let verl know no function tools yet."""
     register_agents()
+    register_toys()
+    monkeypatch.setattr(registry, "FUNCTION_TOOL_REGISTRY", {})
+    monkeypatch.setattr(registry, "_LOADED_FUNCTION_TOOL_PATHS", {})
 
 
 def guess(number: int) -> str:
@@ -125,13 +129,6 @@ async def test_verl_v0_refuses_agents_by_name(bench: Make) -> None:
 
 
 TURN = "actor_rollout_ref__rollout__multi_turn__"
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    register_toys()
-    monkeypatch.setattr(registry, "FUNCTION_TOOL_REGISTRY", {})
-    monkeypatch.setattr(registry, "_LOADED_FUNCTION_TOOL_PATHS", {})
 
 
 def call(name: str, **arguments: Any) -> str:
