@@ -321,7 +321,7 @@ async def test_slow_clients_do_not_hold_up_an_honest_one(said: str) -> None:
 
 async def test_unread_answer_is_abandoned() -> None:
     async with (
-        serving(MemoryBackend(LONG), ServerLimits(request_s=0.3)) as address,
+        serving(MemoryBackend(LONG), ServerLimits(request_s=1.0)) as address,
         connected(address, post(QUERY)) as (reader, writer),
     ):
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
