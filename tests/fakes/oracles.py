@@ -19,10 +19,10 @@ def steps_of(
     """
     env.reset(seed=seed, options=None if task is None else {"task": task})
     inner, steps = env.unwrapped, list[Step]()
-    policy = policy or inner.oracle()
+    reply: Policy = policy or inner.oracle()
     while not steps or not (steps[-1].terminated or steps[-1].truncated):
         assert len(steps) < 1000, "the episode does not end"
         turn = len(steps)
         context = PolicyContext(env=inner, task=inner.task, turn=turn, messages=(), seed=seed)
-        steps.append(Step(*env.step(policy(context))))
+        steps.append(Step(*env.step(reply(context))))
     return steps

@@ -19,6 +19,7 @@ from envkit.errors import (
 )
 from envkit_actions import Action, ActionKind
 from envkit_browser import miniwob
+from envkit_browser.miniwob import moves
 from envkit_browser.miniwob.page import Element, Page
 from envkit_browser.miniwob.scoring import score
 from envkit_browser.miniwob.site import miniwob_site, page_path
@@ -56,7 +57,7 @@ def _field(**more: Any) -> Page:
 
 
 def _fill(page: Page, text: str) -> list[Action]:
-    return list(miniwob.moves.fill(page, page.one("#tt"), text))
+    return list(moves.fill(page, page.one("#tt"), text))
 
 
 def test_every_page_of_the_package_is_registered_or_left_out_with_a_reason() -> None:
@@ -211,12 +212,10 @@ def test_selector_matches_names_ids_classes_and_descendants() -> None:
 
 def test_press_goes_to_the_free_point_in_pixels_of_the_screenshot() -> None:
     page = _page(_row("button", point=[5.6, 7.4]))
-    assert miniwob.moves.press(page, page.one("button")) == Action(
-        kind=ActionKind.CLICK, x=11, y=14
-    )
+    assert moves.press(page, page.one("button")) == Action(kind=ActionKind.CLICK, x=11, y=14)
     covered = _page(_row("button", point=None))
     with pytest.raises(LookupError, match="cannot be reached"):
-        miniwob.moves.press(covered, covered.one("button"))
+        moves.press(covered, covered.one("button"))
 
 
 def test_fill_only_does_the_remaining_part() -> None:
@@ -234,10 +233,10 @@ def test_reach_scrolls_the_pane_that_hides_an_element() -> None:
         _row("div", box=[0, 50, 160, 150], scrolls=True),
         _row("button", parent=0, box=[10, 300, 20, 10], point=None),
     )
-    (wheel,) = miniwob.moves.reach(page, page.one("button"))
+    (wheel,) = moves.reach(page, page.one("button"))
     assert wheel.kind is ActionKind.SCROLL
     assert wheel.dy > 0
-    assert list(miniwob.moves.reach(_page(_row("button")), _element(_row("button")))) == []
+    assert list(moves.reach(_page(_row("button")), _element(_row("button")))) == []
 
 
 def _element(row: dict[str, Any]) -> Element:
