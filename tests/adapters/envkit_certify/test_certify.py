@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.command import run_envkit, start_envkit
+from fakes.matrix import share
 from fakes.mutants import MUTANTS
 from fakes.sweep import sweep
 
@@ -281,16 +282,19 @@ def test_contract_fails_whenever_check_env_does(name: str, said: str | None, fil
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("Boxed", None),
-        ("Called", None),
-        ("BoxedEmpty", "nothing: ''"),
-        ("BoxedPattern", "wildcard: '.*'"),
-        ("BoxedAmong", "the right one between two others, by comma"),
-        ("BoxedStart", "the first half of the right answer"),
-        ("BoxedRaises", "makes it raise: ValueError"),
-        ("CalledWithNull", "empty value: 'null'"),
-    ],
+    share(
+        [
+            ("Boxed", None),
+            ("Called", None),
+            ("BoxedEmpty", "nothing: ''"),
+            ("BoxedPattern", "wildcard: '.*'"),
+            ("BoxedAmong", "the right one between two others, by comma"),
+            ("BoxedStart", "the first half of the right answer"),
+            ("BoxedRaises", "makes it raise: ValueError"),
+            ("CalledWithNull", "empty value: 'null'"),
+        ],
+        of=3,
+    ),
 )
 def test_payloads_reach_a_grader_behind_its_form(name: str, said: str | None, file: Path) -> None:
     line = in_process(f"{file}:{name}", "payloads")

@@ -9,6 +9,7 @@ import docx
 import numpy as np
 import pytest
 from docx.shared import RGBColor
+from fakes.osworld import saved
 from PIL import Image
 
 from envkit_linux_desktop.osworld.evaluators import File, UnreadableError, documents
@@ -158,12 +159,6 @@ def words(*cells: tuple[str, tuple[int, int, int] | None], text: str = "list") -
         if color is not None:
             run.font.color.rgb = RGBColor(*color)
     return saved(made)
-
-
-def saved(made: Any) -> bytes:
-    stream = io.BytesIO()
-    made.save(stream)
-    return stream.getvalue()
 
 
 def test_words_in_tables_have_the_colour_of_their_first_letter() -> None:
