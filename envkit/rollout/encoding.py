@@ -98,6 +98,7 @@ class EpisodeEncoder:
         if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
             return
         context, codec = self._context(pending), self._codec
+        # A full render does not have the tokens that close the thought of a cut reply.
         closed = len(codec.encode_text(self.closing(turn)))
         rest = replace(
             encoded, wire_ids=encoded.wire_ids[closed:], train_ids=encoded.train_ids[closed:]
@@ -152,6 +153,7 @@ class EpisodeEncoder:
             whole = self._prompt()
             sent = tuple(ledger.wire_ids)
             length = len(sent)
+            # The template rewrote something that was already sent.
             if whole.wire_ids[:length] != sent:
                 return replace(whole, is_prompt=True)
             known = len(ledger.images)

@@ -91,6 +91,7 @@ class AnyPlayer(ABC):
                 full render.
         """
         spec = spec or EpisodeSpec()
+        # A record needs the name even if the environment is never built.
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
         options = EpisodeOptions(limits=limits, sampling=sampling)
         return await self.play_with(env, spec, options, interrupt or Interrupt())
@@ -264,6 +265,8 @@ class Player(AnyPlayer):
             agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
+        # Environments with threads of their own could take the last one that the system gives, and
+        # then wait for a call that the pool cannot run.
         self._pool.reserve()
         self._env_pools: dict[Source, EnvPool] = {}
         self._episodes = Supervision(
@@ -280,6 +283,8 @@ class Player(AnyPlayer):
         """Play or continue an episode with this player's engine, codec and threads."""
         async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
             setup = self._setup_with(options, admission)
+            # Before the trunk, which may take minutes: without a way back to a turn every fork
+            # would fault.
             if spec.snapshots is not None and options.earlier is None:
                 await check_forkable(setup, host)
             playing = play_any(setup, spec, host, self._pool, interrupt, options.earlier)
@@ -314,6 +319,7 @@ class Player(AnyPlayer):
         setup, roles = self._setup, self._setup.roles.engines
         if setup.codec is None:
             return
+        # Roles often share an engine.
         for engine in dict.fromkeys((setup.engine, *roles.values())):
             if isinstance(engine, CheckingEngine):
                 with suppress(CallCutError, TimeoutError):
@@ -331,6 +337,7 @@ class Player(AnyPlayer):
         if options.limits is None and options.sampling is None and most_s is None:
             return setup
         retries = setup.retries
+        # A trial of the breaker must not wait for the engine longer than the player does.
         if most_s is not None:
             own_s = retries.engine_unavailable_s
             retries = replace(
@@ -418,8 +425,10 @@ async def play_through(
             return played, aborts
         if aborts == max_aborts:
             faulted = tuple(_faulted(one, aborts + 1) for one in played)
+            # The breaker saw aborts, which say nothing to it.
             player.report(faulted)
             return faulted, aborts + 1
+        # Several roles, and an agent in the middle of its program, start over.
         earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")

@@ -120,6 +120,7 @@ class RecoveringEnv:
                 await self._pay(fault)
             else:
                 self._reset_hash = reset.hash
+                # A reset may have got them from a server.
                 self._capabilities = self._host.capabilities
                 return reset
 
@@ -190,6 +191,7 @@ class RecoveringEnv:
                 f"{type(self.env).__name__} has no snapshot and is not replay_safe, so its "
                 "episodes cannot be resumed; declare one of the two capabilities"
             )
+            # Aborted episodes are the long ones: to fault them would be a selection bias.
             if self._can_restart:
                 raise EpisodeLostError(why)
             raise EnvFault(why, retryable=False)
@@ -212,6 +214,7 @@ class RecoveringEnv:
         Raises:
             EnvFault: The environment failed.
         """
+        # A broken environment cannot answer. Its episode ends without a snapshot.
         if not (self._host.is_usable and self._capabilities.snapshot):
             return None
         return await self._cut(self._host.snapshot(timeout_s=self._budget.step_timeout_s))
@@ -221,6 +224,7 @@ class RecoveringEnv:
         budget = self._budget
         self._before = None  # the last turn's snapshot is no longer needed
         is_kept = self._snapshots is not None
+        # A snapshot costs a call per turn, so it is not taken if nothing may ever restore it.
         while is_kept or budget.resample_on_parse_error or budget.max_env_retries_per_turn:
             try:
                 self._before = await self.snapshot()
@@ -250,6 +254,7 @@ class RecoveringEnv:
         try:
             return await self._interrupt.cut(call)
         except CallCutError as error:
+            # The call that was cut may hang forever, and the episode's end must not wait for it.
             self._host.forget_cleanups()
             raise CutFault(
                 f"the end of the episode ({error}) interrupted a call to its environment",
@@ -282,6 +287,8 @@ class RecoveringEnv:
 
     async def _restore_state(self) -> None:
         """Restore the state after the recorded replies, with a reset first if needed."""
+        # The steps that follow are played again. A backend that knows their keys would answer with
+        # the result of the rejected or lost step.
         self.attempt += 1
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
@@ -322,8 +329,11 @@ class RecoveringEnv:
         """
         budget = self._budget
         turn_spent = self.retries.total()
+        # An episode that has to stop retries nothing.
         if not fault.retryable or self._interrupt.reason is not None:
             raise fault
+        # The machine had no room for one more environment, which is nobody's fault: the episode
+        # waits for others at no cost.
         if await self._wait(self._host.make_room(fault), fault):
             return
         if (
@@ -397,6 +407,7 @@ async def play_with_restarts(
             except EpisodeLostError:
                 host.mark_broken()
                 await end_session(setup.engine, spec.episode_id)
+                # Retries are a budget of the whole episode, and no step key may repeat.
                 restarts, spent, attempts = restarts + 1, env.spent, env.attempt + 1
     finally:
         await interrupt.discard(own)

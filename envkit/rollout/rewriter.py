@@ -98,6 +98,8 @@ class Rewriter:
         policy = self.policy
         if policy is None:
             return None
+        # A policy of the caller may block, hang or change what it is given: it gets copies and a
+        # thread. A subclass is one of these.
         is_own = any(type(policy) is cls for cls in _OWN)
         self._call = call = PolicyCall(
             policy, self.reason, self._view(context_tokens), copies=not is_own
