@@ -274,6 +274,7 @@ def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str],
         for token in decoder.values()
     ):
         return None
+    # Without surrogates, which no tokenizer takes.
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000)]))
     is_idle = normalizer.normalize_str(everything) == everything  # such as an empty sequence
     return None if is_idle else normalizer.normalize_str

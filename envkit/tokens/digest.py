@@ -75,6 +75,7 @@ class Words:
             return not text or text.isspace()
         kind = self._known.get(text)
         if kind is None:
+            # A server of agents sees new texts without end.
             if self._size > _KEPT_CHARACTERS:
                 self._known, self._size = {}, 0
             kind = self._known[text] = self._search(text)
@@ -121,6 +122,7 @@ class Digest:
         except (AttributeError, LookupError, TypeError):  # malformed, for others to say so
             return messages
         around = *kinds[: starts[0]], *kinds[starts[-1] :]
+        # A template may stop at the first or at the last text that contains its word.
         both = self.firsts or any(map(_has_words, (*ends, *around)))
         kept = {first for first, _ in ends.values()} if both and not fewer else set[int]()
         if both or not fewer:
