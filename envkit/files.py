@@ -88,6 +88,8 @@ def expanded(text: str) -> str:
     if found is None:
         return text
     path = os.path.expanduser(text[found.end(1) :])
+    # `expanduser` returns the path unchanged if it knows no home; `~name` of an unknown user may be
+    # a real name.
     if path == "~" or path.startswith("~/"):
         raise ConfigurationError(f"this user has no home folder: set HOME, got the path {text!r}")
     return found[1] + path
@@ -123,6 +125,7 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
     """
     if not follow and not NO_FOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(path))
+    # Opening a pipe waits for a writer otherwise, before anybody could see what it is.
     flags = os.O_RDONLY | OPENS_AS_BYTES | _NO_WAIT
     descriptor = os.open(path, flags if follow else flags | NO_FOLLOW)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -144,6 +147,7 @@ def remove_leftovers(folder: Path) -> None:
                 path.unlink()
                 continue
             with open_regular(path, follow=False) as stream:
+                # Fails if its writer is alive.
                 lock(stream.fileno())
                 path.unlink()
 
@@ -255,6 +259,7 @@ class LineFile(Closing):
             old = self._open()
             new = os.open(temporary, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666)
             try:
+                # Before it takes the old file's place: at no moment is the path's file unlocked.
                 self._claim(new)
                 with self.path.open("rb") as source, os.fdopen(os.dup(new), "wb") as target:
                     target.writelines(
@@ -402,6 +407,7 @@ class LineFile(Closing):
             raise StorageError(
                 f"{self.path} was {how} while it was being written, so further output would be lost"
             )
+        # Our own partial write, which could not be removed when it failed.
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
         elif opened.st_size != self._end:

@@ -131,6 +131,7 @@ class WorkerPool:
     def expire(self, call: "_Call[Any]", timeout_s: float) -> float:
         """Abandon a call past its deadline; return its remaining seconds, if any."""
         with self._lock:
+            # The deadline is that of the call, not of its wait for a thread.
             if call.started_at is None:
                 return timeout_s
             left = call.started_at + timeout_s - time.monotonic()
@@ -161,6 +162,7 @@ class WorkerPool:
         self._check = None
         with self._lock:
             waiting = len(self._calls)
+            # Stuck threads do not count: hung calls must not starve the others.
             room = self._max_threads + self._stuck - self._awake
         pause_s = self._wake(min(waiting, room))
         if waiting:

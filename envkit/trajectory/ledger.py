@@ -168,11 +168,13 @@ class Ledger:
             rewards: Reward by turn, stored on the last model segment of the turn.
         """
         segments = list(self.segments)
+        # No model saw what follows the last reply. A prompt alone is kept: it shows what was asked.
         while len(segments) > 1 and segments[-1].kind is not SegmentKind.MODEL:
             segments.pop()
         self.branches = [one for one in self.branches if one.segment < len(segments)]
         seen: set[int] = set()
         for index, segment in reversed(list(enumerate(segments))):
+            # A reply that an abort split has several segments, and its reward counts once.
             if segment.kind is SegmentKind.MODEL and segment.turn not in seen:
                 seen.add(segment.turn)
                 segments[index] = segment.with_reward(rewards.get(segment.turn))
@@ -225,6 +227,7 @@ def unsound_logprob(segment: Segment) -> float | None:
 
 def _extended(ids: "array[int]", segments: Sequence[Segment]) -> "array[int]":
     """Return the ids and the wire ids of the segments after them, in 64 bits if one needs them."""
+    # NumPy widens to 64 bits if one of the columns has them.
     joined = np.concatenate([ids, *(segment.array("wire_ids") for segment in segments)])
     return array(joined.dtype.char, joined.tobytes())
 

@@ -128,6 +128,8 @@ def rows_of(
             continue
         first, last = trained[0][0], trained[-1][1]
         row = columns.row(first, last)
+        # A branch after the last trained reply of the row before continues it, such as one that
+        # asks again after a rejected reply. An earlier branch would repeat trained tokens.
         if end is not None and sequence.parent == end[0] and sequence.at >= end[1]:
             rows[-1] = _continued(rows[-1], row, sequence.segments[end[1] : last + 1])
         else:
