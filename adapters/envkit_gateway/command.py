@@ -163,6 +163,7 @@ async def _supervised(
     key: str = "",
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
+    # A proxy cannot reach the gateway on loopback.
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
@@ -188,6 +189,7 @@ async def _supervised(
             await _stop(process)
             raise
         finally:
+            # The supervisor was killed, perhaps by the command, before it could clean up.
             if process.returncode is None or process.returncode < 0:
                 await asyncio.to_thread(_kill_orphans, logs)  # it looks at every process
         return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
@@ -271,6 +273,7 @@ def _write(folder: Path, task: AgentTask) -> None:
 def _result(folder: Path, ended: "_Ended", max_disk_mb: int, *, says_answer: bool) -> AgentResult:
     status = ended.status
     answer = _read(folder / "work" / "answer.txt")
+    # What a failed command printed is a message, not an answer.
     if answer is None and status == 0 and says_answer:
         answer = ended.said
     reward: float | None = None
@@ -327,6 +330,7 @@ def _reward(path: Path) -> float | None:
 
 def _read(path: Path) -> str | None:
     """Return a file's text; None if there is no regular file."""
+    # The command may put a pipe there, which is never read to its end, or a link to any file.
     if not path.is_file() or path.is_symlink():
         return None
     with path.open("rb") as file:

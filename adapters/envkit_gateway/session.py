@@ -156,6 +156,7 @@ class Session:
         wanted = [replace(request, key=key) for key in _choice_keys(request)]
         known = [self._retried(one) for one in wanted]
         missing = known.count(None)
+        # A retry samples nothing, so no limit applies to it.
         if missing:
             self._check_limits(missing)
         if missing < len(known):
@@ -165,8 +166,10 @@ class Session:
         begun = [turn for turn, earlier in zip(turns, known, strict=True) if earlier is None]
         try:
             for turn in begun:
+                # Another client may wait for the same reply: leaving must not cancel it.
                 await asyncio.shield(turn.encoded)
         except asyncio.CancelledError as error:
+            # The session cancelled the request, not the client.
             if self.is_closed and not is_own_cancellation(error):
                 raise RequestRefused(403, OVER) from error
             for turn in begun:
@@ -255,6 +258,7 @@ class Session:
 
     def note_refusal(self, error: RequestRefused) -> None:
         """Note a refused request; a limit, such as that of the context, is none of these."""
+        # The policy can use up a limit at will, so that is no failure of the gateway.
         if error.status in _UNABLE and error.code != TOO_LONG:
             fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
             self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
@@ -357,6 +361,7 @@ class Session:
         """Forget a request that got no reply, so that a retry continues where it did."""
         turn.state, turn.error = TurnState.FAILED, error
         self.turns.remove(turn)
+        # A later request with the same body may have taken the key.
         if self._requests.get(turn.request_key) is turn:
             del self._requests[turn.request_key]
         self._sequences.detach(turn)
@@ -387,6 +392,7 @@ class Session:
         after = "continue" if request.continues_reply else "answer"
         encoded = await self._encoder(sequence.record, self._codecs.of(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
+        # Before anything is in the ledger: the request may be refused.
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         sequence.record.ledger.start(encoded, turn=0)
         sequence.prompt = list(sequence.record.messages)
@@ -420,6 +426,7 @@ class Session:
             )
             await encoder.check(pending, encoded)
         except BaseException:
+            # A retry, or a request that is shorter, continues where this one did.
             del record.messages[before:]
             raise
         record.add_observation(encoded, time.perf_counter() - started)
@@ -521,6 +528,7 @@ class Session:
         setup, sampling = self.setup, self.setup.sampling
         repeats = self._asked[turn.prefix]  # best-of-n asks the same more than once
         self._asked[turn.prefix] += 1
+        # The same seed would give the agent its first sample again.
         if sampling.seed is not None and repeats:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, turn.prefix, repeats))
         if request.stop:
@@ -552,6 +560,7 @@ class Session:
         turn.reply = reply_of(
             said, generation, request, number=turn.number, reasoning_tokens=thoughts
         )
+        # The agent asked again and got a reply.
         self._faults.pop(turn.prefix, None)
         self.refusal = None
 

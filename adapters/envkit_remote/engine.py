@@ -178,6 +178,7 @@ class RemoteEngine:
         try:
             answer = await call.run()
         except EngineFault as fault:
+            # It may come back as another model, or with another context length.
             if fault.is_unavailable:
                 self._probe.forget()
             raise
@@ -313,6 +314,7 @@ class RemoteEngine:
         return await self._dialect.flags(self._http)
 
     async def _parse(self, answer: Answer) -> dict[str, Any]:
+        # Parsing a larger one would block the event loop.
         if len(answer.body) <= _INLINE_BYTES:
             return self._dialect.parse(answer.body)
         return await asyncio.to_thread(self._dialect.parse, answer.body)

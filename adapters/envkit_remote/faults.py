@@ -71,6 +71,7 @@ def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]
     status = answer.status
     message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
     is_unavailable = status in UNAVAILABLE_STATUS
+    # A 500 is decided by the dialect: it may be a bug in the request, or a dying engine.
     is_passing = is_unavailable or status in _TRANSIENT_STATUS or status > 500
     hint = None if is_passing else advice.get(status)
     return EngineFault(
@@ -103,6 +104,7 @@ def connection_fault(
             kind=FaultKind.CRASHED,
             is_unavailable=True,
         )
+    # A mistyped name must not be waited for like a server that restarts.
     if isinstance(error, aiohttp.ClientConnectorDNSError) and not reached_before:
         return EngineFault(f"no host of {url} is known: {reason}", kind=FaultKind.TRANSIENT)
     if reached_before:

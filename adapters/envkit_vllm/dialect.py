@@ -156,6 +156,7 @@ class VLLMDialect(Dialect):
         in full.
         """
         names = {image.sha256 for image in outgoing.images}
+        # The server forgets images on its own, and says so only when one is asked for by name.
         if answer.status == 400 and _CACHE_MISS in answer.body:
             if not self._has_cache:
                 return False
