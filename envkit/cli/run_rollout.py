@@ -105,6 +105,8 @@ def run_rollout(
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
+    # The folder is claimed before the sinks open and the model loads: of two equal commands that
+    # start together, one ends at once and the other loses nothing.
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         plan = plan.begun(claim)
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
@@ -116,6 +118,7 @@ def run_rollout(
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, claim.path, outcome, signals)
+    # A failed sink must show, but not hide that the run itself failed.
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
@@ -188,6 +191,7 @@ async def _play(
 ) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
+    # Workers load their own weights; this process only needs the codec.
     build = build_here if plan.config.workers else build_any
     progress = None if plan.is_quiet else note
     built = await build(plan.choice, env, plan.config, progress=progress)
@@ -203,6 +207,7 @@ async def _play(
         with plan.open(claim) as folder:
             _drop_old_figures(claim.path)
             await _fill(plan, built, player, folder, signals, state, sinks, outcome)
+    # What was stored before the disk was full stays, and can be resumed.
     except StorageError:
         claim.keep()
         raise
@@ -286,6 +291,7 @@ class _Delivery:
     progress: Progress
 
     async def __call__(self, played: Played) -> None:
+        # Sinks get the record as stored: one that JSON cannot hold became a fault.
         stored = await self.folder.deliver(played, then=self.sinks.write)
         for trajectory in stored:
             self.outcome.add(trajectory)

@@ -71,6 +71,7 @@ class GrowingFile:
         if self._tail and not self._tail.endswith(b"\n") and found.st_size > self.end:
             return True  # the last line got its newline, and maybe more text
         stream.seek(0)
+        # A run that is played again with --overwrite keeps its file and may already be as long.
         if stream.read(len(self._head)) != self._head:
             return True
         stream.seek(self.end - len(self._tail))
