@@ -37,6 +37,8 @@ def read_blocks(out: CallCollector) -> None:
     rereads = _Budget(_REREADS)
     while (start := text.find(BLOCK_OPEN, at)) >= 0:
         body = start + len(BLOCK_OPEN)
+        # A negative one is final: no later block is closed either, and looking again for each would
+        # take quadratic time.
         if 0 <= close < body:
             close = text.find(BLOCK_CLOSE, body)
         limit = len(text) if close < 0 else close
