@@ -434,7 +434,8 @@ class LineFile(Closing):
 
 
 def _forget() -> None:
-    """Close inherited files: a child that outlives its parent would keep the lock."""
+    """Close inherited files."""
+    # A child that outlives its parent would keep the lock.
     for file in list(_open_files):
         file.forget()
 
@@ -445,10 +446,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
-    """Open a file for appending; return whether this call created it.
-
-    A link is not followed: in a folder from somebody else it may name any file of the user.
-    """
+    """Open a file for appending; return whether this call created it."""
+    # In a folder from somebody else, a link may name any file of the user.
     if path.is_symlink():
         raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
     flags = _APPENDING | NO_FOLLOW | _NO_WAIT | os.O_CREAT

@@ -218,10 +218,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _kill_orphans(folder: Path) -> None:
-    """Kill what a dead supervisor left: processes with the folder in their environment or as home.
-
-    A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
-    """
+    """Kill what a dead supervisor left: processes in the folder, or with it in their variables."""
+    # A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
     mark = os.fsencode(folder)
     for _ in range(20):
         found = [one for one in Path("/proc").glob("[0-9]*") if _is_in(one, mark)]
@@ -243,7 +241,8 @@ def _is_in(process: Path, mark: bytes) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of any depth, for which `shutil.rmtree` has neither stack nor descriptors."""
+    """Remove a folder of any depth."""
+    # `shutil.rmtree` has neither the stack nor the descriptors for a very deep one.
     subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 

@@ -116,7 +116,8 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _leave_if_forked(worker: int) -> None:
-    """Exit in a child forked by the environment, which would otherwise answer as well."""
+    """Exit in a child that the environment forked."""
+    # It would answer the caller as well.
     if os.getpid() != worker:
         os._exit(0)
 

@@ -141,7 +141,6 @@ class SGLangDialect(Dialect):
         if whole is None:
             return event, ids
         known: list[int] = whole["output_ids"]
-        # A server repeats all ids in each event, unless it streams incrementally.
         if meta.get("completion_tokens") == len(ids) or ids[: len(known)] == known:
             return event, ids[len(known) :]
         before = whole["meta_info"]

@@ -110,7 +110,6 @@ class BatchPlayer:
     def _next_place(self, rows: int) -> BatchPlace:
         trainer = self._trainer
         is_training = bool(trainer.model.training)
-        # Evaluations omit the step, so that all of them play the same episodes.
         place = ("train", trainer.state.global_step) if is_training else ("evaluation",)
         # One optimizer step may generate several times, and must not play the same episodes again.
         self._generation = self._generation + 1 if place == self._place else 0

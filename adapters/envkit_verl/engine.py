@@ -166,7 +166,6 @@ class VerlEngine(ClientEngine):
         if experts is not None:
             experts = np.asarray(experts)
             self.routing_shape = tuple(int(size) for size in experts.shape[1:])
-        # Zeros in their place would train the reply through experts that did not write it.
         elif self._settings.keeps_routing and finish is not FinishReason.ABORT:
             raise EngineFault(
                 "rollout.enable_rollout_routing_replay is set, so verl's server must report the "

@@ -143,17 +143,14 @@ class EpisodeEncoder:
         return self._codec.encode_prompt(record.view, tools=record.tools, after_reply=after_reply)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode an observation as a continuation of the ledger, or as a new prompt.
-
-        With "rerender" the template decides how the history looks. If that still begins with the
-        ledger, the rest is the delta; otherwise a new sequence starts.
-        """
+        """Encode an observation as a continuation of the ledger, or as a new prompt."""
         ledger, codec = self._record.ledger, self._codec
+        # The template decides how the history looks. If that still begins with the ledger, the rest
+        # is the delta; otherwise a new sequence starts.
         if codec.history == "rerender" and codec.rewrites_history:
             whole = self._prompt()
             sent = tuple(ledger.wire_ids)
             length = len(sent)
-            # The template rewrote something that was already sent.
             if whole.wire_ids[:length] != sent:
                 return replace(whole, is_prompt=True)
             known = len(ledger.images)

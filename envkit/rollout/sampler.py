@@ -339,11 +339,9 @@ def _check_reported(reported: Sequence[int], generation: Generation, name: str) 
 
 
 def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | ConfigurationError:
-    """Return an engine's exception as an error that ends only its own episode.
-
-    A `ConfigurationError` is returned unchanged: it would end every episode.
-    """
+    """Return an engine's exception as an error that ends only its own episode, if it can."""
     raise_missing(error)
+    # A `ConfigurationError` would end every episode, so it may end the run.
     if isinstance(error, EngineFault | LedgerFault | ConfigurationError):
         return error
     message = f"engine {name!r} failed: {describe(error)}"

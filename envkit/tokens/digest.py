@@ -67,12 +67,10 @@ class Words:
         self._size = 0
 
     def kind(self, text: str) -> Hashable:
-        """Return which words a text contains and where (`Found`), or whether it is blank.
-
-        A conversation's texts are asked about at every turn, so the answers are kept.
-        """
+        """Return which words a text contains and where (`Found`), or whether it is blank."""
         if not self._words:
             return not text or text.isspace()
+        # A conversation's texts are asked about at every turn.
         kind = self._known.get(text)
         if kind is None:
             # A server of agents sees new texts without end.
@@ -228,7 +226,8 @@ def _continued(longer: str, shorter: str, *, step: int, more: int) -> str:
 
 
 def _are_unique(replies: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether no id of a call occurs in two replies, since templates look ids up."""
+    """Return whether no id of a call occurs in two replies."""
+    # Templates look up the call of a result by its id.
     called = [calls for entry in replies if (calls := entry.get("tool_calls"))]
     ids = [name for calls in called for call in calls if (name := call.get("id")) is not None]
     return len(set(ids)) == len(ids)

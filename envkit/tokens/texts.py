@@ -246,7 +246,8 @@ class TextPolicy:
         return result
 
     def _clean_call(self, call: dict[str, Any]) -> None:
-        """Clean the names of a call like those of its result, since templates compare them."""
+        """Clean the names of a call like those of its result."""
+        # Templates compare the two.
         function: Any = call.get("function")
         owners: list[Any] = [call, function] if isinstance(function, dict) else [call]
         for owner in owners:

@@ -39,10 +39,8 @@ class Ledger:
 
     @property
     def wire_ids(self) -> "array[int]":
-        """The sequence so far, one placeholder per image. Do not modify it.
-
-        It is an array because thousands of waiting requests each hold a whole context.
-        """
+        """The sequence so far, one placeholder per image. Do not modify it."""
+        # An array, because thousands of waiting requests each hold a whole context.
         new = self.segments[self._joined :]
         if new:
             self._wire_ids = _extended(self._wire_ids, new)

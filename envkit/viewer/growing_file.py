@@ -114,12 +114,12 @@ def stamp_of(found: os.stat_result) -> tuple[int, ...]:
 def is_locked(found: os.stat_result) -> bool:
     """Return whether another process has locked the file for writing.
 
-    It reads the list of locks, because trying to lock the file could make a starting writer fail.
     False if the system does not list its locks.
 
     Args:
         found: Status of the file.
     """
+    # Trying to lock the file instead could make a writer fail that starts at this moment.
     try:
         lines = _LOCKS.read_text("ascii", "replace").splitlines()
     except OSError:

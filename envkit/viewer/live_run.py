@@ -185,7 +185,7 @@ class LiveRun:
         if is_live != self.is_live:
             self.is_live = is_live
             self.revision += 1
-        # A rollout writes them when it ends.
+        # A rollout writes its metrics when it ends.
         if not is_live:
             self._read_recorded()
 
