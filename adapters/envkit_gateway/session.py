@@ -331,11 +331,9 @@ class Session:
         return turn, covered
 
     def _is_live(self, request: AgentRequest) -> bool:
-        """Return whether a client shall see a reply while the engine samples it.
-
-        Not with log-probabilities, and not if the client wrote the start of the reply, which may
-        have opened a thought.
-        """
+        """Return whether a client shall see a reply while the engine samples it."""
+        # Log-probabilities come with the whole reply, and a start that the client wrote may have
+        # opened a thought.
         wants_whole = request.wants_logprobs or request.continues_reply
         can_stream = self.setup.codec is not None and isinstance(self.setup.engine, StreamingEngine)
         return request.is_streamed and can_stream and not wants_whole

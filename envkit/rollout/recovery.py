@@ -323,10 +323,7 @@ class RecoveringEnv:
                 )
 
     async def _pay(self, fault: EnvFault) -> None:
-        """Count the fault against the budget and wait, or raise it.
-
-        A machine without room for all environments costs nothing: the episode waits for others.
-        """
+        """Count the fault against the budget and wait, or raise it."""
         budget = self._budget
         turn_spent = self.retries.total()
         # An episode that has to stop retries nothing.

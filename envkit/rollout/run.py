@@ -175,10 +175,7 @@ class Run:
         return len(self._plan.shard.groups(needed)) * size
 
     def _find_missing(self) -> int:
-        """Prepare to draw the indices of the episodes to play, in order; return their number.
-
-        They are drawn one by one: a run may have more episodes than fit in memory.
-        """
+        """Prepare to draw the indices of the episodes to play, in order; return their number."""
         size = self._plan.group_size
         groups = self._plan.shard.groups(self._started)
         done = self._progress.delivered | {
@@ -187,6 +184,7 @@ class Run:
             for member, played in parked.members.items()
             if not is_aborted(played)
         }
+        # A generator: a run may have more episodes than fit in memory.
         self._indices = (
             index
             for group in groups

@@ -339,13 +339,11 @@ def _width_of(branching: Branching) -> int:
 
 
 def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
-    """Whether an episode has a turn whose recorded reply went to the environment.
-
-    A fork owns every turn that can still be chosen, because turns are forked in ascending order.
-    """
+    """Whether an episode has a turn whose recorded reply went to the environment."""
     if turn >= len(trajectory.turns):
         return False
     record = trajectory.turns[turn]
+    # A fork owns every turn that can still be chosen: turns are forked in ascending order.
     is_recorded = any(
         one.kind is SegmentKind.MODEL and one.turn == turn for one in trajectory.segments
     )

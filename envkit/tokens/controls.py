@@ -246,12 +246,10 @@ def _changes_text(template: ChatTemplate) -> bool:
 
 
 def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
-    """Return the first character with which the tokenizer finds none of the tokens, or "".
-
-    The unknown token is not one of them: without byte fallback, it stands for every rare character.
-    """
+    """Return the first character with which the tokenizer finds none of the tokens, or ""."""
     unknown: Any = getattr(template.tokenizer, "unk_token_id", None)
     ids = {identity for identity, name in template.added.items() if name in search.names}
+    # Without byte fallback, the unknown token stands for every rare character.
     ids.discard(unknown)
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
     # adjacent, between spaces and right after words, for tokens that depend on their neighbours

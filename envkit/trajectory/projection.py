@@ -248,10 +248,7 @@ class _Columns:
 
 
 def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
-    """Yield the first and last segment of each reply that the sequence owns.
-
-    A reply that was aborted and resumed has more than one segment.
-    """
+    """Yield the first and last segment of each reply that the sequence owns."""
     segments = sequence.segments
     first: int | None = None
     for number in range(sequence.owned, len(segments)):
@@ -259,6 +256,7 @@ def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
         if segment.kind is not SegmentKind.MODEL:
             continue
         first = number if first is None else first
+        # A reply that was aborted and resumed has more than one segment.
         following = segments[number + 1] if number + 1 < len(segments) else None
         if (
             following is None
