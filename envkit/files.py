@@ -87,6 +87,8 @@ def expanded(text: str) -> str:
     if found is None:
         return text
     path = os.path.expanduser(text[found.end(1) :])
+    # `expanduser` returns the path unchanged if it knows no home; `~name` of an unknown user may be
+    # a real name.
     if path == "~" or path.startswith("~/"):
         raise ConfigurationError(f"this user has no home folder: set HOME, got the path {text!r}")
     return found[1] + path
@@ -260,6 +262,7 @@ class LineFile(Closing):
             old = self._open()
             new = os.open(temporary, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666)
             try:
+                # Before it takes the old file's place: at no moment is the path's file unlocked.
                 self._claim(new)
                 with self.path.open("rb") as source, os.fdopen(os.dup(new), "wb") as target:
                     target.writelines(
@@ -407,6 +410,7 @@ class LineFile(Closing):
             raise StorageError(
                 f"{self.path} was {how} while it was being written, so further output would be lost"
             )
+        # Our own partial write, which could not be removed when it failed.
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
         elif opened.st_size != self._end:
@@ -433,7 +437,8 @@ class LineFile(Closing):
 
 
 def _forget() -> None:
-    """Close inherited files: a child that outlives its parent would keep the lock."""
+    """Close inherited files."""
+    # A child that outlives its parent would keep the lock.
     for file in list(_open_files):
         file.forget()
 
@@ -444,10 +449,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
-    """Open a file for appending; return whether this call created it.
-
-    A link is not followed: in a folder from somebody else it may name any file of the user.
-    """
+    """Open a file for appending; return whether this call created it."""
+    # In a folder from somebody else, a link may name any file of the user.
     if path.is_symlink():
         raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
     flags = _APPENDING | open_files.NO_FOLLOW | open_files.NO_WAIT | os.O_CREAT

@@ -228,6 +228,7 @@ class Image:
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
         found = image_files.decode_image(data)
+        # A file beside a run may have been changed since its hash was recorded.
         if self._is_unverified and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "

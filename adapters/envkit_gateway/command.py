@@ -149,6 +149,7 @@ async def _supervised(
     key: str = "",
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
+    # A proxy cannot reach the gateway on loopback.
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
@@ -174,6 +175,7 @@ async def _supervised(
             await _stop(process)
             raise
         finally:
+            # The supervisor was killed, perhaps by the command, before it could clean up.
             if process.returncode is None or process.returncode < 0:
                 await asyncio.to_thread(_kill_orphans, logs)  # it looks at every process
         return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
@@ -202,10 +204,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _kill_orphans(folder: Path) -> None:
-    """Kill what a dead supervisor left: processes with the folder in their environment or as home.
-
-    A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
-    """
+    """Kill what a dead supervisor left: processes in the folder, or with it in their variables."""
+    # A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
     mark = os.fsencode(folder)
     for _ in range(20):
         found = [one for one in Path("/proc").glob("[0-9]*") if _is_in(one, mark)]
@@ -227,7 +227,8 @@ def _is_in(process: Path, mark: bytes) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of any depth, for which `shutil.rmtree` has neither stack nor descriptors."""
+    """Remove a folder of any depth."""
+    # `shutil.rmtree` has neither the stack nor the descriptors for a very deep one.
     subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
@@ -257,6 +258,7 @@ def _write(folder: Path, task: AgentTask) -> None:
 def _result(folder: Path, ended: "_Ended", max_disk_mb: int, *, says_answer: bool) -> AgentResult:
     status = ended.status
     answer = _read(folder / "work" / "answer.txt")
+    # What a failed command printed is a message, not an answer.
     if answer is None and status == 0 and says_answer:
         answer = ended.said
     reward: float | None = None
@@ -313,6 +315,7 @@ def _reward(path: Path) -> float | None:
 
 def _read(path: Path) -> str | None:
     """Return a file's text; None if there is no regular file."""
+    # The command may put a pipe there, which is never read to its end, or a link to any file.
     if not path.is_file() or path.is_symlink():
         return None
     with path.open("rb") as file:

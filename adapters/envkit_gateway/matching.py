@@ -32,6 +32,8 @@ class Committed:
         """
         for count in reversed(range(1, len(messages))):
             known = self._turns.get(keys[count - 1], ())
+            # Several replies may say the same: the one that the client received, and the latest of
+            # these.
             for turn in sorted(known, key=_preference, reverse=True):
                 if _keeps_thinking(turn, messages):
                     return turn, count

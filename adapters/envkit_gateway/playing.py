@@ -121,6 +121,7 @@ class AgentPlayer:
                 await closing.wait()
 
         self._server = asyncio.create_task(serve())
+        # The server may fail to start, and then `ready` is never set.
         await asyncio.wait([self._server, ready], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await self._server  # raises why it could not start
@@ -237,6 +238,7 @@ class _Episode:
         running = asyncio.ensure_future(self._run(task, control, folder))
         try:
             result, is_late = await self._awaited(running)
+            # Nobody knows whether the step took effect, so its reward cannot be known.
             if result is None and self._stepping.locked():
                 self._env_fault = EnvFault(
                     "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
@@ -245,6 +247,7 @@ class _Episode:
                 await control.close()
         finally:
             await self._stop(running)
+        # Closing the session cancels what it samples.
         was_sampling = session.is_sampling
         await session.close()
         if result is not None and result.answer is not None and self._is_running:
@@ -263,7 +266,9 @@ class _Episode:
     async def _stop(self, running: "asyncio.Future[AgentResult]") -> None:
         """Kill a command; cancel a function, and stop waiting for it if it does not return."""
         running.cancel()
+        # Nobody awaits one that is left behind, so its error is read here.
         running.add_done_callback(lambda one: one.cancelled() or one.exception())
+        # A command is killed and always ends; a function may ignore its cancellation.
         await asyncio.wait([running], timeout=_STOP_S if self._settings.function else None)
 
     @property
@@ -429,6 +434,7 @@ class _Episode:
         reason = self._interrupt.reason
         if reason is StopReason.ABORTED:
             return Outcome(stop_reason=StopReason.ABORTED)
+        # The agent could not have gone on, so the policy must not pay for the time.
         if was_sampling or not session.turns:
             what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
             fault = EngineFault(
@@ -466,6 +472,8 @@ class _Episode:
         reward, earlier = 0.0, [*self._given, *self._earned]
         info = dict(self._last.info) if self._last is not None else {}
         if result.reward is not None:
+            # The agent's reward takes the place of the environment's, whose steps then count
+            # nothing.
             reward, earlier, info = result.reward, self._given, _without_verdict(info)
         if result.error is not None:
             info["agent_error"] = result.error

@@ -167,6 +167,7 @@ class _Writer:
             self.unenforced.update(turn.request.unenforced)
         record.turns.append(
             replace(
+                # The observation after it was sent in another sequence, or in none.
                 known if is_followed else known.without_observation(),
                 turn=number,
                 purpose=reason,
@@ -209,6 +210,7 @@ def _kept(turns: Sequence[Turn]) -> set[Turn]:
     """Return the turns whose reply the agent received or continued from."""
     kept: set[Turn] = set()
     for turn in reversed(turns):  # children come after their parents
+        # A client that continues from a reply has received it.
         if turn.state in (TurnState.DELIVERED, TurnState.READ) or turn in kept:
             kept.add(turn)
             if turn.parent is not None:

@@ -126,11 +126,9 @@ def _format(body: Mapping[str, Any]) -> str:
 
 
 def _tools(tool: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the functions of a tool, each with its namespace, and hosted tools.
-
-    A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
-    """
+    """Yield the functions of a tool, each with its namespace, and hosted tools."""
     kind = tool.get("type")
+    # A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
     if kind == "function" or kind in _HOSTED:
         yield tool, ""
     elif kind == "namespace":

@@ -153,6 +153,7 @@ class Session:
         wanted = [replace(request, key=key) for key in _choice_keys(request)]
         known = [self._retried(one) for one in wanted]
         missing = known.count(None)
+        # A retry samples nothing, so no limit applies to it.
         if missing:
             self._check_limits(missing)
         if missing < len(known):
@@ -162,8 +163,10 @@ class Session:
         begun = [turn for turn, earlier in zip(turns, known, strict=True) if earlier is None]
         try:
             for turn in begun:
+                # Another client may wait for the same reply: leaving must not cancel it.
                 await asyncio.shield(turn.encoded)
         except asyncio.CancelledError as error:
+            # The session cancelled the request, not the client.
             if self.is_closed and not is_own_cancellation(error):
                 raise RequestRefused(403, OVER) from error
             for turn in begun:
@@ -252,6 +255,7 @@ class Session:
 
     def note_refusal(self, error: RequestRefused) -> None:
         """Note a refused request; a limit, such as that of the context, is none of these."""
+        # The policy can use up a limit at will, so that is no failure of the gateway.
         if error.status in _UNABLE and error.code != TOO_LONG:
             fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
             self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
@@ -319,11 +323,9 @@ class Session:
         return turn, covered
 
     def _is_live(self, request: AgentRequest) -> bool:
-        """Return whether a client shall see a reply while the engine samples it.
-
-        Not with log-probabilities, and not if the client wrote the start of the reply, which may
-        have opened a thought.
-        """
+        """Return whether a client shall see a reply while the engine samples it."""
+        # Log-probabilities come with the whole reply, and a start that the client wrote may have
+        # opened a thought.
         wants_whole = request.wants_logprobs or request.continues_reply
         can_stream = self.setup.codec is not None and isinstance(self.setup.engine, StreamingEngine)
         return request.is_streamed and can_stream and not wants_whole
@@ -378,6 +380,7 @@ class Session:
         after = "continue" if request.continues_reply else "answer"
         encoded = await self._encoder(sequence.record, self._codecs.of(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
+        # Before anything is in the ledger: the request may be refused.
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         sequence.record.ledger.start(encoded, turn=0)
         sequence.prompt = list(sequence.record.messages)
@@ -411,6 +414,7 @@ class Session:
             )
             await encoder.check(pending, encoded)
         except BaseException:
+            # A retry, or a request that is shorter, continues where this one did.
             del record.messages[before:]
             raise
         record.add_observation(encoded, time.perf_counter() - started)
@@ -511,6 +515,7 @@ class Session:
         setup, sampling, request = self.setup, self.setup.sampling, turn.request
         repeats = self._asked[turn.prefix]  # best-of-n asks the same more than once
         self._asked[turn.prefix] += 1
+        # The same seed would give the agent its first sample again.
         if sampling.seed is not None and repeats:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, turn.prefix, repeats))
         if request.stop:
@@ -540,6 +545,7 @@ class Session:
         turn.reply = reply_of(
             said, generation, turn.request, number=turn.number, reasoning_tokens=thoughts
         )
+        # The agent asked again and got a reply.
         self._faults.pop(turn.prefix, None)
         self.refusal = None
 

@@ -189,6 +189,7 @@ class RayPlayer(AnyPlayer):
         """
         found: list[int | None] = await self._ask("max_sessions", source, most=self.config.workers)
         known = [most for most in found if most is not None]
+        # One worker without a limit can play all episodes.
         if len(known) < len(found):
             return None
         return sum(known) + min(known) * (
@@ -270,6 +271,7 @@ class RayPlayer(AnyPlayer):
             )
         if not isinstance(env, FunctionSource):
             return messages.pickled(env, "the environment's factory")
+        # Workers know an environment by these bytes, which pickling again may change.
         if env not in self._packed:
             self._packed[env] = messages.pickled(env, "the environment's factory")
         return self._packed[env]

@@ -170,6 +170,7 @@ class RemoteEngine:
         try:
             answer = await call.run()
         except EngineFault as fault:
+            # It may come back as another model, or with another context length.
             if fault.is_unavailable:
                 self._probe.forget()
             raise
@@ -305,6 +306,7 @@ class RemoteEngine:
         return await self._dialect.flags(self._http)
 
     async def _parse(self, answer: Answer) -> dict[str, Any]:
+        # Parsing a larger one would block the event loop.
         if len(answer.body) <= _INLINE_BYTES:
             return self._dialect.parse(answer.body)
         return await asyncio.to_thread(self._dialect.parse, answer.body)

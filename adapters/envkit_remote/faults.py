@@ -70,6 +70,7 @@ def status_fault(http: Transport, answer: Answer, advice: Mapping[int, str]) -> 
     status = answer.status
     message = f"{http.title} at {http.base_url} answered {status}: {error_message(answer.body)}"
     is_unavailable = status in UNAVAILABLE_STATUS
+    # A 500 is decided by the dialect: it may be a bug in the request, or a dying engine.
     is_passing = is_unavailable or status in _TRANSIENT_STATUS or status > 500
     hint = None if is_passing else advice.get(status)
     return EngineFault(

@@ -103,6 +103,7 @@ class ServerProbe:
         """
         if self._served is None:
             self._served = name
+        # By its name: the folder of the weights may change with every update of a trainer.
         elif name is not None and name != self._served:
             self._ask_again_at = 0.0
             raise ConfigurationError(
@@ -124,6 +125,7 @@ class ServerProbe:
                 answer = await self._http.post(dialect.generate_path, body)
             if answer.status != 200:
                 return
+            # A proxy's own page with status 200 must not count as a passed probe.
             read_json(dialect.title, answer.body)
             if dialect.probed_kind(answer.body) is LogprobKind.RAW:
                 raise EngineFault(
@@ -240,6 +242,7 @@ async def check_server(
             "Give the codec the folder of the served model"
         ) from fault
     except EngineFault as fault:
+        # Any other fault may pass: the episodes wait for the server.
         if fault.kind is FaultKind.PERMANENT and not fault.retryable:
             raise ConfigurationError(f"the server cannot play this run: {fault}") from fault
 

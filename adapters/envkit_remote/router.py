@@ -139,6 +139,7 @@ class RoutedEngine:
                 self._note_unavailable(replica, fault)
                 self._move_away(request.session_id)
                 tried.append(replica)
+                # Each server is asked at most once, so that the episode waits when all are down.
                 others = [one for one in self._replicas if one not in tried]
                 if not may_repeat() or all(other.is_unavailable for other in others):
                     raise

@@ -119,6 +119,7 @@ class Transport:
                 if data.startswith(b"data:"):
                     take(data.removeprefix(b"data:"))
             line += rest
+            # A server that never ends its event must not fill the memory.
             if len(line) > _MAX_BODY_BYTES:
                 raise EngineFault(
                     f"{response.url} sent an event of more than {_MAX_BODY_BYTES >> 20} MiB"

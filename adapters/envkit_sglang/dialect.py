@@ -198,6 +198,7 @@ class SGLangDialect(Dialect):
         reason = _finish_reason(meta)
         token_ids, logprobs = _tokens(answer, meta)
         prompt_tokens = _READER.count(meta, "prompt_tokens")
+        # A request that was aborted in the queue has no count yet.
         if prompt_tokens is None and reason is not FinishReason.ABORT:
             raise _READER.malformed("meta_info.prompt_tokens", sorted(meta))
         check_length(prompt_tokens, train_length)
@@ -320,6 +321,7 @@ def _finish_reason(meta: Mapping[str, Any]) -> FinishReason:
     if not isinstance(kind, str) or kind not in set(FinishReason):
         raise _READER.malformed("a finish_reason of type stop, length or abort", finish)
     reason = FinishReason(kind)
+    # SGLang reports a request that it gave up as an abort with a status, in an answer of 200.
     if reason is FinishReason.ABORT and finish.get("status_code"):
         status = finish["status_code"]
         if isinstance(status, bool) or not isinstance(status, int):

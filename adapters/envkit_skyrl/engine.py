@@ -92,6 +92,8 @@ class SkyRLEngine(ClientEngine):
             if not cached:
                 raise
             _LOG.debug("session %s: sending its images again", session, exc_info=True)
+            # The server may have lost an image that it had cached, such as after an update of its
+            # weights.
             answer = await self._send(request, *put(), version)
         if self._sent is not None:
             self._sent.add(session, version, rendered)

@@ -45,10 +45,8 @@ def check_settings(
 
 
 def _check_prompt(args: Namespace, sample: Sample, task_fields: Mapping[str, str]) -> None:
-    """Reject a task whose text is a prompt that the trainer has already rendered.
-
-    An evaluation dataset has its own flag, which does not reach a generate function.
-    """
+    """Reject a task whose text is a prompt that the trainer has already rendered."""
+    # An evaluation dataset has its own flag, which does not reach a generate function.
     is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
     if is_rendered and "prompt" in task_fields.values():
         raise ConfigurationError(

@@ -212,11 +212,9 @@ def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
 def _rows(
     played: Sequence[Trajectory], fan_out: FanOut, filler_id: int
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the numbered rows of every role. A faulted episode has one minimal row.
-
-    A row without a trained token still counts as one token in a mean over tokens
-    (slime/backends/megatron_utils/loss.py, loss_function).
-    """
+    """Yield the numbered rows of every role. A faulted episode has one minimal row."""
+    # A row without a trained token still counts as one token in a mean over tokens
+    # (slime/backends/megatron_utils/loss.py, loss_function).
     if played[0].is_faulted:  # and so is every other role
         yield 0, step_rows(played[0], filler_id=filler_id, merge=True)[-1]
         return

@@ -161,13 +161,12 @@ def episode_of(
 def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
     """Return the samples per evaluation prompt; their indices are consecutive.
 
-    A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
-
     Raises:
         ConfigurationError: The datasets differ in it, so a prompt's members cannot be identified.
     """
     datasets: Any = getattr(args, "eval_datasets", None) or ()
     sizes = {int(one.n_samples_per_eval_prompt or 1) for one in datasets}
+    # A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
     if len(sizes) > 1 and request.seed is None and request.task is None:
         raise ConfigurationError(
             "all evaluation datasets must have the same n_samples_per_eval_prompt if their rows "
@@ -205,14 +204,12 @@ def _limits(
     *,
     evaluation: bool,
 ) -> Limits:
-    """Return the tightest of the run's limits, the sample's own and those of slime's flags.
-
-    slime's response length bounds everything after the prompt, observations included, because that
-    is what a training row holds.
-    """
+    """Return the tightest of the run's limits, the sample's own and those of slime's flags."""
     name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
     own = RolloutConfig.from_mapping({"limits": row}).limits
     flags = Limits(
+        # slime's response length bounds everything after the prompt, observations included, because
+        # that is what a training row holds.
         max_response_tokens=params.get("max_new_tokens"),
         max_context_tokens=getattr(args, name, None),
     )

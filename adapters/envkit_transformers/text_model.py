@@ -124,17 +124,15 @@ def _graft(
 
 
 def _blank_images(model: Any, embeddings: Any, line_break: int) -> None:  # noqa: ANN401
-    """Make the tower output line breaks with a little of the image on top.
-
-    Raw noise of any scale makes the text model end its reply or ramble. After blank lines it
-    answers as without an image, and its log-probabilities still distinguish two images.
-    """
+    """Make the tower output line breaks with a little of the image on top."""
     import torch
 
     tower: Any = model.model.visual
     patches = torch.randn(16, tower.patch_embed.proj.weight[0].numel(), generator=_generator())
     output: Any = tower(patches, grid_thw=torch.tensor([[1, 4, 4]])).pooler_output
     last: Any = tower.merger.mlp[-1]
+    # Raw noise of any scale makes the text model end its reply or ramble. After blank lines it
+    # answers as without an image, and its log-probabilities still distinguish two images.
     last.weight.mul_(_IMAGE_LOUDNESS * embeddings.std() / output.std())
     last.bias.copy_(embeddings[line_break])
 

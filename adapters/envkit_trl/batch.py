@@ -109,6 +109,7 @@ class BatchPlayer:
         trainer = self._trainer
         is_training = bool(trainer.model.training)
         place = ("train", trainer.state.global_step) if is_training else ("evaluation",)
+        # One optimizer step may generate several times, and must not play the same episodes again.
         self._generation = self._generation + 1 if place == self._place else 0
         self._place = place
         return BatchPlace(

@@ -174,13 +174,11 @@ def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest
 
 
 def _seed(request: EpisodeRequest, kwargs: Mapping[str, Any], run_seed: int) -> int | None:
-    """Return the environment's seed, the same for a prompt's whole group; None draws one.
-
-    A row's index is the same in every epoch, its uid only within a step.
-    """
+    """Return the environment's seed, the same for a prompt's whole group; None draws one."""
     if request.seed is not None:
         return request.seed
     extra: Mapping[str, Any] = kwargs.get("extra_info") or {}
+    # A row's index is the same in every epoch, its uid only within a step.
     if extra.get("index") is not None:
         return derive_seed("group", run_seed, extra.get("split", ""), extra["index"])
     uid = kwargs.get("uid")

@@ -157,10 +157,7 @@ def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaCon
 
 
 def _model_folder(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers tokenizer
-    """Return the model's folder on this machine; empty for a tokenizer that was made in memory.
-
-    verl has loaded the model, so a hub name is in the cache; asking the hub would only wait.
-    """
+    """Return the model's folder on this machine; empty for a tokenizer that was made in memory."""
     from huggingface_hub import try_to_load_from_cache
 
     name = str(getattr(tokenizer, "name_or_path", ""))
@@ -168,6 +165,7 @@ def _model_folder(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers toke
         return name
     found: object = None
     with suppress(ValueError):  # neither a folder nor a name of the hub
+        # verl has loaded the model, so a hub name is in the cache; asking the hub would only wait.
         found = try_to_load_from_cache(name, "config.json")
     return str(Path(found).parent) if isinstance(found, str) else ""
 

@@ -149,15 +149,13 @@ class VLLMDialect(Dialect):
         return encode_body(fields, "content_parts", parts)
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
-        """Record which images the server has; True if it lost one that was sent by name.
-
-        If an image is lost each time, the server has no cache: from then on, images are always sent
-        in full.
-        """
+        """Record which images the server has; True if it lost one that was sent by name."""
         names = {image.sha256 for image in outgoing.images}
+        # The server forgets images on its own, and says so only when one is asked for by name.
         if answer.status == 400 and _CACHE_MISS in answer.body:
             if not self._has_cache:
                 return False
+            # If an image is lost each time, the server has no cache.
             self._has_cache = not names <= self._missed
             self._missed = (self._missed | names) if self._has_cache else set()
             for name in names:
@@ -178,11 +176,9 @@ class VLLMDialect(Dialect):
         return {"request_ids": [_NAME_PREFIX + rid]}
 
     async def internal_error(self, http: Transport, answer: Answer) -> EngineFault:
-        """Check the health route to interpret a 500; the texts differ between releases.
-
-        A server whose engine died answers requests for about a second before it exits.
-        """
+        """Check the health route to interpret a 500; the texts differ between releases."""
         said = f"vLLM at {http.base_url} answered 500: {error_message(answer.body)}"
+        # A server whose engine died answers requests for about a second before it exits.
         try:
             async with asyncio.timeout(_HEALTH_S):
                 is_alive = (await http.get("/health")).status == 200

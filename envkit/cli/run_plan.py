@@ -330,8 +330,10 @@ class RolloutPlan:
                 continue
             try:
                 claim = RunClaim(folder)
+            # Another command has just taken this number.
             except BusyError:
                 continue
+            # Between the check and the claim, another command may have begun and ended a run there.
             if not claim.had_run:
                 return claim
             claim.close()

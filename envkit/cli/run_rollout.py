@@ -118,6 +118,8 @@ def run_rollout(
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
+    # The folder is claimed before the sinks open and the model loads: of two equal commands that
+    # start together, one ends at once and the other loses nothing.
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         plan = plan.begun(claim)
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
@@ -132,6 +134,7 @@ def run_rollout(
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, claim.path, outcome, signals)
+    # A failed sink must show, but not hide that the run itself failed.
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
@@ -197,6 +200,7 @@ async def _play(running: _Running, env: "Env", claim: RunClaim) -> None:
     plan, outcome = running.plan, running.outcome
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
+    # Workers load their own weights; this process only needs the codec.
     build = build_here if plan.config.workers else build_any
     progress = None if plan.is_quiet else note
     built = await build(plan.choice, env, plan.config, progress=progress)
@@ -287,6 +291,7 @@ class _Delivery:
     progress: Progress
 
     async def __call__(self, played: Played) -> None:
+        # Sinks get the record as stored: one that JSON cannot hold became a fault.
         stored = await self.folder.deliver(played, then=self.sinks.write)
         for trajectory in stored:
             self.outcome.add(trajectory)

@@ -98,15 +98,13 @@ def _kind_of(error: BaseException) -> FaultKind:
 
 
 def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
-    """Wrap a function so that it raises only `EnvFault`.
-
-    SystemExit, KeyboardInterrupt or CancelledError from a worker thread would otherwise end the
-    event loop or look like a cancellation of the caller.
-    """
+    """Wrap a function so that it raises only `EnvFault`."""
 
     def call() -> T:
         try:
             return function()
+        # SystemExit or CancelledError from a worker thread would otherwise end the event loop, or
+        # look like a cancellation of the caller.
         except BaseException as error:  # foreign code may raise anything
             fault = as_env_fault(error, where)
             if fault is error:

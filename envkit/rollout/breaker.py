@@ -197,8 +197,10 @@ class Breaker:
         self._last = f"{fault.where}: {fault.message}"[:_SHOWN]
         if not self._is_open or self._failure is not None:
             return self._failure
+        # Broken tasks fault first. The others of a batch may be about to succeed.
         if not self._may_pass and self._running <= 1:
             return self._give_up_hopeless()
+        # Long trial episodes are not cut when the time is up: the last one of them decides.
         others = self._trying - (admission.wave is not None)
         if now >= self._ends_at and not others:
             return self._give_up_late(now)

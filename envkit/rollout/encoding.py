@@ -99,6 +99,7 @@ class EpisodeEncoder:
         if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
             return
         context, codec = self._context(pending), self._codec
+        # A full render does not have the tokens that close the thought of a cut reply.
         closed = len(codec.encode_text(self.closing(turn)))
         rest = replace(
             encoded, wire_ids=encoded.wire_ids[closed:], train_ids=encoded.train_ids[closed:]
@@ -143,12 +144,10 @@ class EpisodeEncoder:
         return self._codec.encode_prompt(record.view, tools=record.tools, after_reply=after_reply)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode an observation as a continuation of the ledger, or as a new prompt.
-
-        With "rerender" the template decides how the history looks. If that still begins with the
-        ledger, the rest is the delta; otherwise a new sequence starts.
-        """
+        """Encode an observation as a continuation of the ledger, or as a new prompt."""
         ledger, codec = self._record.ledger, self._codec
+        # The template decides how the history looks. If that still begins with the ledger, the rest
+        # is the delta; otherwise a new sequence starts.
         if codec.history == "rerender" and codec.rewrites_history:
             whole = self._prompt()
             sent = tuple(ledger.wire_ids)

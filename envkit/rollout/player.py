@@ -75,6 +75,7 @@ class AnyPlayer(ABC):
                 full render.
         """
         spec = spec or EpisodeSpec()
+        # A record needs the name even if the environment is never built.
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
         return await self.play_spec(env, spec, interrupt or Interrupt())
 
@@ -234,6 +235,8 @@ class Player(AnyPlayer):
             agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
+        # Environments with threads of their own could take the last one that the system gives, and
+        # then wait for a call that the pool cannot run.
         self._pool.reserve()
         self._env_pools: dict[Source, EnvPool] = {}
         self._episodes = Supervision(
@@ -280,6 +283,7 @@ class Player(AnyPlayer):
         setup, roles = self._setup, self._setup.roles.engines
         if setup.codec is None:
             return
+        # Roles often share an engine.
         for engine in dict.fromkeys((setup.engine, *roles.values())):
             if isinstance(engine, CheckingEngine):
                 with suppress(CallCutError, TimeoutError):
@@ -298,6 +302,7 @@ class Player(AnyPlayer):
         if spec.limits is None and spec.sampling is None and most_s is None:
             return setup
         retries = setup.retries
+        # A trial of the breaker must not wait for the engine longer than the player does.
         if most_s is not None:
             own_s = retries.engine_unavailable_s
             retries = replace(
@@ -393,8 +398,10 @@ async def play_through(
             return played, aborts
         if aborts == max_aborts:
             faulted = tuple(_faulted(one, aborts + 1) for one in played)
+            # The breaker saw aborts, which say nothing to it.
             player.report(faulted)
             return faulted, aborts + 1
+        # Several roles, and an agent in the middle of its program, start over.
         earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")

@@ -116,6 +116,7 @@ class RecoveringEnv:
                 await self._pay(fault)
             else:
                 self._reset_hash = reset.hash
+                # A reset may have got them from a server.
                 self._capabilities = self._host.capabilities
                 return reset
 
@@ -186,6 +187,7 @@ class RecoveringEnv:
                 f"{type(self.env).__name__} has no snapshot and is not replay_safe, so its "
                 "episodes cannot be resumed; declare one of the two capabilities"
             )
+            # Aborted episodes are the long ones: to fault them would be a selection bias.
             if self._can_restart:
                 raise EpisodeLostError(why)
             raise EnvFault(why, retryable=False)
@@ -208,6 +210,7 @@ class RecoveringEnv:
         Raises:
             EnvFault: The environment failed.
         """
+        # A broken environment cannot answer. Its episode ends without a snapshot.
         if not (self._host.is_usable and self._capabilities.snapshot):
             return None
         return await self._cut(self._host.snapshot(timeout_s=self._budget.step_timeout_s))
@@ -246,6 +249,7 @@ class RecoveringEnv:
         try:
             return await self.interrupt.cut(call)
         except CallCutError as error:
+            # The call that was cut may hang forever, and the episode's end must not wait for it.
             self._host.forget_cleanups()
             raise CutFault(
                 f"the end of the episode ({error}) interrupted a call to its environment",
@@ -278,6 +282,8 @@ class RecoveringEnv:
 
     async def _restore_state(self) -> None:
         """Restore the state after the recorded replies, with a reset first if needed."""
+        # The steps that follow are played again. A backend that knows their keys would answer with
+        # the result of the rejected or lost step.
         self.attempt += 1
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
@@ -312,14 +318,13 @@ class RecoveringEnv:
                 )
 
     async def _pay(self, fault: EnvFault) -> None:
-        """Count the fault against the budget and wait, or raise it.
-
-        A machine without room for all environments costs nothing: the episode waits for others.
-        """
+        """Count the fault against the budget and wait, or raise it."""
         budget = self._budget
         turn_spent = self.retries.total()
         if not fault.retryable or self.interrupt.reason is not None:
             raise fault
+        # The machine had no room for one more environment, which is nobody's fault: the episode
+        # waits for others at no cost.
         if await self._wait(self._host.make_room(fault), fault):
             return
         if (

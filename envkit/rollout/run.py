@@ -146,6 +146,7 @@ class Run:
         state = self.state
         state.total, state.availability = self._episodes(), self._player.availability
         state.finished = state.started = len(self._progress.delivered)
+        # The tail stops stragglers by this one, without an interrupt of the whole run.
         self._ending = self.interrupt.child()
         try:
             await self._take_complete(deliver)
@@ -177,10 +178,7 @@ class Run:
         return len(self._plan.shard.groups(needed)) * size
 
     def _find_missing(self) -> int:
-        """Prepare to draw the indices of the episodes to play, in order; return their number.
-
-        They are drawn one by one: a run may have more episodes than fit in memory.
-        """
+        """Prepare to draw the indices of the episodes to play, in order; return their number."""
         size = self._plan.group_size
         groups = self._plan.shard.groups(self._started)
         done = self._progress.delivered | {
@@ -189,6 +187,7 @@ class Run:
             for member, played in parked.members.items()
             if not is_aborted(played)
         }
+        # A generator: a run may have more episodes than fit in memory.
         self._indices = (
             index
             for group in groups
@@ -222,8 +221,10 @@ class Run:
         except BaseException:
             self._is_cancelled = True
             for worker in workers:
+                # A finished episode is delivered even now: only its slot has it.
                 if worker not in self._delivering:
                     worker.cancel()
+            # A second cancellation must not leave episodes behind that still use the player.
             await until_done(workers)
             raise
         finally:
@@ -244,6 +245,7 @@ class Run:
                 episode = await self._play(index)
             finally:
                 self.state.in_flight -= 1
+            # Before anything is awaited: a cancellation from here on must not drop the episode.
             self._delivering.add(this)
             try:
                 await self._settle(index, episode, deliver)
@@ -275,6 +277,7 @@ class Run:
         episode = await self._play_spec(spec)
         if _is_faulted(episode) and self._config.on_fault is FaultPolicy.RETRY:
             self.state.retried += 1
+            # A new id: step keys and the engine's session contain the old one.
             episode = await self._play_spec(replace(spec, episode_id=uuid.uuid4().hex))
         return episode
 
@@ -339,10 +342,12 @@ class Run:
         """Deliver an episode, or hold it until its group is complete."""
         number, member = divmod(index, self._plan.group_size)
         group = self._groups[number]
+        # The batch was completed while this episode ran, and its group is incomplete.
         if self._is_full:
             if not _is_faulted(episode):
                 group.held[member] = episode
             return
+        # With a tail, only complete groups count.
         self.state.finished += not self._tail.cuts
         group.held[member] = episode
         group.missing -= 1
@@ -361,6 +366,7 @@ class Run:
         if self._tail.cuts and self._complete * self._plan.group_size >= self._episodes():
             self._is_full = True
             self._ending.fire()
+            # A parked straggler still needs its grace period, for a state that can be resumed.
             if self._tail.then is Stragglers.DROP:
                 self._ending.hurry()
         await self._release(group, deliver)
@@ -418,6 +424,7 @@ class Run:
         state = self.state
         state.undelivered += 1
         state.most_undelivered = max(state.most_undelivered, state.undelivered)
+        # After a failure nothing is held, so that running episodes end.
         if state.undelivered >= _MAX_UNDELIVERED and self._failure is None:
             self._brake.hold()
         try:
@@ -435,6 +442,7 @@ class Run:
 
     def _stop(self, failure: BaseException) -> None:
         """End the run: no further episodes start, and running ones end early."""
+        # The first failure is the cause; later ones follow from it.
         self._failure = self._failure or failure
         self._brake.release()
         self.interrupt.fire()

@@ -139,10 +139,8 @@ class WorkerPool:
                 call.timer.cancel()
 
     def reserve(self) -> None:
-        """Start the first threads before others take all that the system has.
-
-        Otherwise environments with threads of their own could wait for this pool, and it for them.
-        """
+        """Start the first threads before others take all that the system has."""
+        # Environments with threads of their own could wait for this pool, and it for them.
         self._wake(1)
         self.computing._wake(1)
 
@@ -204,16 +202,14 @@ class WorkerPool:
         self._check = None
         with self._lock:
             waiting = len(self._calls)
+            # Stuck threads do not count: hung calls must not starve the others.
             room = self._max_threads + self._stuck - self._awake
         pause_s = self._wake(min(waiting, room))
         if waiting:
             self._check = self._loop.call_later(pause_s, self._grow)
 
     def _wake(self, count: int) -> float:
-        """Wake idle threads or start new ones; return the seconds until more may be needed.
-
-        If the system refuses one, the calls wait for the threads that there are.
-        """
+        """Wake idle threads or start new ones; return the seconds until more may be needed."""
         for _ in range(count):
             with self._lock:
                 self._awake += 1
@@ -225,6 +221,7 @@ class WorkerPool:
             try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except RuntimeError as error:
+                # The system has none left: the calls wait for the threads that there are.
                 self._refused(error)
                 return _SHORTAGE_S
         return _PATIENCE_S

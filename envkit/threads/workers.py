@@ -86,6 +86,7 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
+            # The timeout and the result came in the same iteration of the loop.
             if future.done() and not future.cancelled():
                 return future.result()  # just in time, or its own TimeoutError
             raise DeadlineError(timeout_s) from None

@@ -93,6 +93,8 @@ def calibrate(
             template = ChatTemplate(tokenizer, text, kwargs=kwargs)
             ids = (*stop_ids, *_known(placeholder_id))
             controls = Controls(template, ids, neutralise=neutralise)
+            # Tools are foreign text as well: a dataset or an environment of another package wrote
+            # them.
             if tools and neutralise:
                 tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
             known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)
@@ -139,6 +141,8 @@ class Calibrator:
         cases = Cases(self.template, self.writer, self.tools, calls)
         rules, refusals = self._rules(cases, PLAIN_REPLY)
         after_calls, call_refusals = self._rules(cases, calls, rules.get("user"))
+        # Hunyuan's templates render a tool message after a plain reply, too, but differently than
+        # after a call. The rule of calls would be wrong for them.
         if "tool" not in rules and "tool" in after_calls and not self._shows_plain_answers():
             rules["tool"] = after_calls["tool"]
             del refusals["tool"]
@@ -283,6 +287,7 @@ class Calibrator:
         except TemplateError as error:
             self.notes.append(f"content as {type(message['content']).__name__}: {error}")
             return False
+        # A template that knows no parts prints the list itself, in which the probe stands, too.
         return PROBE in text and "{'type'" not in text and '{"type"' not in text
 
     # ---- one role
@@ -398,6 +403,7 @@ class Calibrator:
 
         shape = derive_shape(self.template.syntax_tree, tail_of("f", CALL_ID))
         if shape is not None and rule.role == "tool":
+            # The shape has the name and id of one call: it must not depend on them.
             other = tail_of("another_name", "call00007")
             if any(other(probe) != shape.write(probe) for probe in ("x", "y z")):
                 return None

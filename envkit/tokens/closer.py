@@ -86,6 +86,7 @@ class CloserFinder:
         It is if it stands where a final reply has its stop token, or if a final reply has it, too.
         """
         first = specials[0] if specials else None
+        # Metharme's template ends the last reply with </s> and an earlier one with <|user|>.
         if first and ending and final[: ending.start] == between[: first.start]:
             return first
         inside = [found for found in specials if final.startswith(between[: found.end])]

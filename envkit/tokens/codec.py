@@ -205,6 +205,7 @@ class ChatCodec:
         if found is None:
             found = self._with(template_kwargs={**self.variables, **changed})
         self._variants[key] = found
+        # A client chooses the variables, so it must not fill the memory with codecs.
         while len(self._variants) > _VARIANTS:
             self._variants.popitem(last=False)
         return found
@@ -422,6 +423,7 @@ class ChatCodec:
 
         def as_rendered(rule: RoleRule) -> list[PlainMessage]:
             write, seen, before = None, messages, rule.read(history)
+            # There the whole conversation decides which texts are hardened, as in its prompt.
             if self._history == "rerender" and self.rewrites_history:
                 write, seen, before = self._prompt_writer(tools), whole, ()
             elif self._direct_tail(rule, messages, tools) is None:
@@ -457,6 +459,7 @@ class ChatCodec:
         rule = self._calibration.rule(roles, *last or (None,))
         try:
             return rule.within(history)
+        # Only now: to check the whole history at every turn would be quadratic.
         except (AttributeError, LookupError, TypeError):
             check_messages(history)  # says which message is malformed
             raise

@@ -76,6 +76,7 @@ def _prove(
     probes = [_probe(*size) for size in (*_SIZES, *_tilings(call.image_processor))]
     alone = [call.image(probe) for probe in probes]
     tensors = [one.tensors for one in alone]
+    # Without text there is nothing to merge with: each image has its own ids.
     if not call.is_whole:
         batch = call.batch(probes)
         joining = find_joining(call.family, tensors, batch.tensors)

@@ -210,6 +210,7 @@ def _render_tail(
     try:
         text = _render(template, messages, tools)
     except TemplateError:
+        # Such as gpt-oss's, which rejects its own channel tokens in a reply.
         messages = [_plain_reply(entry) for entry in messages]
         text = _rendered(template, messages, tools)
     marked = _rendered(template, _with_mark(messages, reply, mark), tools)
@@ -218,7 +219,10 @@ def _render_tail(
     if marked.count(mark) != 1:
         raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times", text)
     before, _, after = marked.partition(mark)
+    # Templates may strip a reply, or not: white space before the mark says nothing.
     place = len(before.rstrip())
+    # Not with a mark in the arguments of a call, which renders them differently: there the end of
+    # the render is compared.
     if text.startswith(before[:place]):
         found = _first_of(closers, text, place)
         if found is None:  # the template closes this reply with plain text
@@ -273,6 +277,7 @@ class _Closing:
             return SanityReport(status=SanityStatus.EQUAL)
         added = len(given) - len(want)
         is_cut = not (self.is_closed or self.is_stopped)
+        # A cut reply lacks the text that the template writes before its closer; the codec wrote it.
         if is_cut and given[added:] == want:
             lead, prefix = ("".join(text.split()) for text in (decode(given[:added]), tail.prefix))
             if prefix.endswith(lead):
@@ -288,6 +293,7 @@ class _Closing:
 
 def _ids_from(ids: Sequence[int], tail: Sequence[int], closer_id: int) -> list[int]:
     """Return the end of a conversation's ids, from the closer that starts a tail."""
+    # Counted from the end, since the reply itself may contain the closer.
     closers = list(tail).count(closer_id)
     places = [index for index, identity in enumerate(ids) if identity == closer_id]
     if tail[0] != closer_id or closers > len(places):

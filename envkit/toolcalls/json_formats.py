@@ -37,6 +37,8 @@ def read_blocks(out: CallCollector) -> None:
     rereads = _Budget(_REREADS)
     while (start := text.find(BLOCK_OPEN, at)) >= 0:
         body = start + len(BLOCK_OPEN)
+        # A negative one is final: no later block is closed either, and looking again for each would
+        # take quadratic time.
         if 0 <= close < body:
             close = text.find(BLOCK_CLOSE, body)
         limit = len(text) if close < 0 else close
@@ -100,14 +102,12 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
 
 
 def read_llama(out: CallCollector) -> None:
-    """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone.
-
-    Without the tag, only a reply that begins with such an object is a call, because an answer may
-    be any other JSON.
-    """
+    """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone."""
     tag = out.text.find(PYTHON_TAG)
     start = tag if tag >= 0 else 0
     at = start + len(PYTHON_TAG) if tag >= 0 else 0
+    # Without the tag, only a reply that begins with such an object is a call: an answer may be any
+    # other JSON.
     if tag < 0 and not LLAMA_START.match(out.text):
         return
     while True:
