@@ -2,6 +2,7 @@
 
 import importlib.util
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +64,24 @@ def test_plugin_that_the_core_names_is_found(text: str, house: ModuleType, tmp_p
 def test_long_file_is_found(house: ModuleType, tmp_path: Path) -> None:
     root = _checkout(tmp_path, **{"tests/even.py": "\n" * 600, "tests/odd.py": "\n" * 601})
     assert house.long_files(root) == ["tests/odd.py: 601"]
+
+
+def test_checkout_with_a_long_chain_and_many_parameters_is_refused(
+    house: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    links = {f"envkit/link{n}.py": f"import envkit.link{n + 1}\n" for n in range(24)}
+    root = _checkout(tmp_path, **links, **{"envkit/link24.py": "x = 1\n"})
+    monkeypatch.setattr(sys, "argv", ["house.py", "--root", str(root)])
+    with pytest.raises(SystemExit, match="True"):
+        house.main()
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong: ")]
+    assert [line.partition(">")[0].strip() for line in wrong] == [
+        "wrong: 8 envkit.top.start",
+        "wrong: an import chain of 25 links: envkit.link0",
+    ]
 
 
 def test_core_names_no_plugin(house: ModuleType) -> None:
