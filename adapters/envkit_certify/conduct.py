@@ -167,7 +167,7 @@ def oracle(subject: CertifiedEnv) -> CertificateLine:
     return judged(
         name,
         share,
-        f"of {len(played)} tasks solved, that is, with {meaning}",
+        f"share of {len(played)} tasks solved, that is, with {meaning}",
         problems=[*problems, *contract][:10],
     )
 
