@@ -14,6 +14,7 @@ from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.faults import FaultyEngine
 from fakes.playing import collected, play_all, play_roles
+from fakes.waiting import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -176,9 +177,12 @@ async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
 
 async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
     codec, interrupt = text_codec(), rollout.Interrupt()
-    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
-    asyncio.get_running_loop().call_later(0.1, interrupt.fire)
 
+    def interrupted(request: rollout.GenerateRequest) -> float:
+        asyncio.get_running_loop().call_soon(interrupt.fire)
+        return slowly(request)
+
+    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=interrupted)
     played = await asyncio.wait_for(
         play_roles(
             GuessEnv(),
@@ -205,8 +209,7 @@ async def test_cancellation_leaves_no_task_and_no_request() -> None:
     engine = FaultyEngine(codec, speak, FaultPlan(), latency=slowly)
     before = asyncio.all_tasks()
     task = asyncio.create_task(play_roles(TalkEnv(), engine, codec, seed=5))
-    await asyncio.sleep(0.1)
-    assert engine.running
+    await until(lambda: bool(engine.running))
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
