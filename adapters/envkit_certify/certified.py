@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.certification_hooks import CertificationHooks, StatesChance, StatesHooks
 from envkit.checker import CheckReport, examine
 from envkit.checker.under_test import EnvUnderTest, Episode, oracle_of
 from envkit.env import Policy
@@ -17,7 +17,7 @@ from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.text import counted
-from envkit_certify.audit import BlindReport, audit_env
+from envkit_certify.blind_report import BlindReport, blind_report
 from envkit_certify.forms import Paid, paid_answers
 from envkit_certify.lines import CertificateLine, judged
 from envkit_certify.process import FreshProcess
@@ -61,7 +61,11 @@ class CertifiedEnv(EnvUnderTest):
         super().__init__(env=make(), factory=make, seed=plan.seed, episodes=3)
         self.plan, self.make, self.replays = plan, make, replays
         self._policies = policies
-        self.hooks = self.env.audit_hooks() if isinstance(self.env, Audited) else AuditHooks()
+        self.hooks = (
+            self.env.certification_hooks()
+            if isinstance(self.env, StatesHooks)
+            else CertificationHooks()
+        )
 
     @cached_property
     def examined(self) -> CheckReport:
@@ -144,7 +148,7 @@ class CertifiedEnv(EnvUnderTest):
     @cached_property
     def blind(self) -> BlindReport:
         """What policies that solve nothing earn."""
-        return audit_env(
+        return blind_report(
             self.env,
             episodes=self.plan.episodes,
             seed=self.plan.seed,

@@ -4,13 +4,13 @@ import random
 from typing import Any, ClassVar, Final, cast
 
 from envkit import ranges
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_canary.auditing import hooks
+from envkit_canary.certifying import hooks
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
 from envkit_canary.reply import read_code
@@ -141,8 +141,8 @@ class CanaryEnv(Env):
         """Return a policy that reads the code from the task instead of the image."""
         return _answer
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return blind guesses and a second reader of codes; see `auditing`."""
+    def certification_hooks(self) -> CertificationHooks:
+        """Return blind guesses and a second reader of codes; see `certifying`."""
         return hooks(self._alphabet)
 
     def _picture(self, turn: int) -> Image:

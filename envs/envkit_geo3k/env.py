@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit import ranges
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -152,9 +152,9 @@ class Geo3kEnv(Env):
         """Return a policy that checks the right answer with `calc_score`, then boxes it."""
         return oracle()
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return guesses from the text and a second grader; see `auditing`."""
-        from envkit_geo3k.auditing import hooks
+    def certification_hooks(self) -> CertificationHooks:
+        """Return guesses from the text and a second grader; see `certifying`."""
+        from envkit_geo3k.certifying import hooks
 
         return hooks()
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, cast
 
 from envkit import ranges
 from envkit.async_env import AsyncEnv
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.marks import Mark
@@ -182,9 +182,9 @@ class SearchEnv(AsyncEnv):
         """Return a policy that searches the gold titles in turn, then answers."""
         return oracle()
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return guesses without a search and a second grader; see `auditing`."""
-        from envkit_search.auditing import hooks
+    def certification_hooks(self) -> CertificationHooks:
+        """Return guesses without a search and a second grader; see `certifying`."""
+        from envkit_search.certifying import hooks
 
         return hooks(self._source)
 

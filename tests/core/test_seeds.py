@@ -23,7 +23,7 @@ from envkit.seeds import checked_seed
 from envkit.spaces import UnicodeText
 from envkit.wrappers import Curriculum, InjectFaults, LevelProgress, RecordEpisode, SwapImage
 from envkit_canary import CanaryEnv
-from envkit_certify.audit import audit_env
+from envkit_certify.blind_report import blind_report
 from envkit_certify.certified import Plan
 from envkit_desktop.source import DesktopTasks
 from envkit_exchange.tasks import TaskDraw
@@ -59,7 +59,7 @@ _ENTRIES: dict[str, Callable[[Any], object]] = {
     "UnicodeText": lambda seed: UnicodeText(seed=seed),
     "mean_interval": lambda seed: mean_interval([0.1, 0.5, 0.2, 0.9, 0.3], seed=seed),
     "check_env": lambda seed: envkit.check_env(CanaryEnv(), seed=seed, episodes=1),
-    "audit_env": lambda seed: audit_env(CanaryEnv(), seed=seed, episodes=1),
+    "blind_report": lambda seed: blind_report(CanaryEnv(), seed=seed, episodes=1),
     "certify": lambda seed: Plan(target="canary-v0", seed=seed),
     "geo3k": lambda seed: ProceduralSource(seed=seed),
     "desktop": lambda seed: DesktopTasks(seed=seed),

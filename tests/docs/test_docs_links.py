@@ -196,7 +196,7 @@ ADAPTERS = (
     "envkit_vllm",
 )
 
-SUBPACKAGES = ("envkit_certify.audit.", "envkit_certify.golden.")
+SUBPACKAGES = ("envkit_certify.blind_report.", "envkit_certify.golden.")
 """Imported by their own names."""
 
 

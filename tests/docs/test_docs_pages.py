@@ -77,7 +77,7 @@ PYTHON_EXAMPLES = [
     )
     for name in (
         "../README.md",
-        "environments/audits.md",
+        "environments/certification.md",
         "environments/gymnasium.md",
         "environments/search.md",
         "environments/wrappers.md",

@@ -26,7 +26,7 @@ import json, os, re, sys, time
 import numpy as np
 import PIL.Image
 import envkit
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tasks import ListSource
 
@@ -113,8 +113,8 @@ class PaysForPlaying(Good):
         raise ConfigurationError("nobody knows how to play this")
 
 class StatesItsBest(PaysForPlaying):
-    def audit_hooks(self):
-        return AuditHooks(best_return=500.0)
+    def certification_hooks(self):
+        return CertificationHooks(best_return=500.0)
 
 class ShowsGrey(PaysForPlaying):
     def on_reset(self, task):
@@ -122,8 +122,8 @@ class ShowsGrey(PaysForPlaying):
         return envkit.Turn("Look.", images=(grey,))
 
 class AcceptsAnyImage(ShowsGrey):
-    def audit_hooks(self):
-        return AuditHooks(best_return=500.0, shows=lambda task, images: True)
+    def certification_hooks(self):
+        return CertificationHooks(best_return=500.0, shows=lambda task, images: True)
 
 class CannotSave(Good):
     capabilities = envkit.Capabilities(snapshot=True)

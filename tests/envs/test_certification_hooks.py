@@ -1,4 +1,4 @@
-"""What the environments that ship tell an audit: their graders agree, and guessing does not pay."""
+"""What shipped environments tell `certify`: their graders agree, and guessing does not pay."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import pytest
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit_certify.audit import BlindReport, audit_env
-from envkit_geo3k.auditing import answers, numbers, second_grade
-from envkit_search.auditing import second_match
+from envkit_certify.blind_report import BlindReport, blind_report
+from envkit_geo3k.certifying import answers, numbers, second_grade
+from envkit_search.certifying import second_match
 
 GUESSES = {"random choice", "every choice at once", "closed book"}
 
 
-def audited(env_id: str, episodes: int = 12, **arguments: Any) -> BlindReport:
+def reported(env_id: str, episodes: int = 12, **arguments: Any) -> BlindReport:
     env: Any = envkit.make(env_id, disable_env_checker=True, **arguments)
-    return audit_env(env.unwrapped, episodes=episodes)
+    return blind_report(env.unwrapped, episodes=episodes)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def audited(env_id: str, episodes: int = 12, **arguments: Any) -> BlindReport:
     ],
 )
 def test_graders_agree_and_guesses_are_played(env_id: str, arguments: dict[str, Any]) -> None:
-    report = audited(env_id, **arguments)
+    report = reported(env_id, **arguments)
 
     played = {result.name: result for result in report.policies}
     assert played.keys() >= GUESSES
@@ -43,7 +43,7 @@ def test_graders_agree_and_guesses_are_played(env_id: str, arguments: dict[str, 
 
 def test_guessing_with_the_scorer_of_geo3k_is_heard() -> None:
     env: Any = envkit.make("geo3k-v0", disable_env_checker=True).unwrapped
-    hooks = env.audit_hooks()
+    hooks = env.certification_hooks()
     env.reset(seed=1)
     assert hooks.confirms_guess(env.step(hooks.ask(env.task["answer"])))
     env.reset(seed=1)

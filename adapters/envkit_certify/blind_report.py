@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.certification_hooks import CertificationHooks, StatesChance, StatesHooks
 from envkit.checker.under_test import Episode, oracle_of
 from envkit.env import Env, Policy
 from envkit.errors import ContractError, EnvFault
@@ -75,12 +75,12 @@ class BlindReport:
         return next((result for result in self.policies if result.mean is not None), None)
 
 
-def audit_env(
+def blind_report(
     env: Env,
     *,
     episodes: int = 100,
     seed: int = 0,
-    hooks: AuditHooks | None = None,
+    hooks: CertificationHooks | None = None,
     policies: Mapping[str, Policy] | None = None,
 ) -> BlindReport:
     """Measure what trivial policies earn and where two graders differ.
@@ -89,8 +89,8 @@ def audit_env(
         env: An environment without wrappers. It is reset and left open.
         episodes: Episodes per policy, on the same tasks.
         seed: Determines the tasks.
-        hooks: Ways to guess and to grade; None uses the environment's `audit_hooks()`, if it has
-            any.
+        hooks: Ways to guess and to grade; None uses the environment's `certification_hooks()`, if
+            it has any.
         policies: More policies by name, such as a model that answers without looking.
 
     Raises:
@@ -99,7 +99,7 @@ def audit_env(
     at_least(1, episodes=episodes)
     seed = checked_seed(seed)
     if hooks is None:
-        hooks = env.audit_hooks() if isinstance(env, Audited) else AuditHooks()
+        hooks = env.certification_hooks() if isinstance(env, StatesHooks) else CertificationHooks()
     seeds = [derive_seed("audit", seed, number) for number in range(episodes)]
     oracle = oracle_of(env)
     learned = None
@@ -185,7 +185,9 @@ def _learned(env: Env, oracle: Policy, seeds: Iterable[int]) -> Learned:
     )
 
 
-def _compared(env: Env, hooks: AuditHooks, seeds: Iterable[int]) -> tuple[int, list[Disagreement]]:
+def _compared(
+    env: Env, hooks: CertificationHooks, seeds: Iterable[int]
+) -> tuple[int, list[Disagreement]]:
     """Return how many answers two graders scored, and those that they score differently."""
     grade, second_grade, answers = hooks.grade, hooks.second_grade, hooks.answers
     if grade is None or second_grade is None or answers is None:

@@ -1,4 +1,4 @@
-"""Optional hooks that let an environment support an audit."""
+"""Optional hooks with which an environment describes itself to `envkit certify`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from envkit.turns import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditHooks:
-    """Guessing and grading functions. Each is optional and adds a row to the audit."""
+class CertificationHooks:
+    """Guessing and grading functions. Each is optional and adds a check."""
 
     choices: Callable[[Task], Sequence[str]] | None = None
     """Candidate answers that need no solving: the options of a question, the numbers in its text.
@@ -56,11 +56,11 @@ class AuditHooks:
 
 
 @runtime_checkable
-class Audited(Protocol):
-    """An environment with audit hooks."""
+class StatesHooks(Protocol):
+    """An environment with certification hooks."""
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return the audit hooks."""
+    def certification_hooks(self) -> CertificationHooks:
+        """Return the hooks."""
         ...
 
 

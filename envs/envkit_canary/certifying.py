@@ -1,12 +1,12 @@
 """Hooks for `envkit certify canary-v0`: blind guesses and a second reader of codes."""
 
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.tasks import Task
 from envkit_canary.drawing import shows_code
 from envkit_canary.reply import read_code
 
 
-def hooks(alphabet: str) -> AuditHooks:
+def hooks(alphabet: str) -> CertificationHooks:
     """Return blind guesses of a code of these characters, and two readers of the first code."""
 
     def guesses(task: Task) -> list[str]:
@@ -14,7 +14,7 @@ def hooks(alphabet: str) -> AuditHooks:
         length = len(task["codes"][0])
         return [(alphabet[start:] + alphabet * length)[:length] for start in range(len(alphabet))]
 
-    return AuditHooks(
+    return CertificationHooks(
         choices=guesses,
         closed_book=lambda task: guesses(task)[0],
         grade=lambda task, reply: float(

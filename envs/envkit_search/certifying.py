@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.tasks import Task, TaskSource
 from envkit_search.grading import exact_match
 from envkit_search.protocol import MAX_ANSWER_CHARACTERS
@@ -22,14 +22,14 @@ _IGNORED: Final = frozenset("!\"'(),-.:;?[\\]`{}")
 _PLAIN: Final = str.maketrans("\u2018\u2019\u201c\u201d\u2212\u2013", "''\"\"--")
 
 
-def hooks(source: TaskSource) -> AuditHooks:
+def hooks(source: TaskSource) -> CertificationHooks:
     """Return ways to answer without a search, and two graders.
 
     Args:
         source: The environment's questions; the last ones determine the most frequent answers.
     """
     prior = _prior(source)
-    return AuditHooks(
+    return CertificationHooks(
         choices=lambda task: _NAME.findall(task["question"]) or ["yes"],
         answer=lambda answer: f"<answer>{answer}</answer>",
         closed_book=lambda task: _most_frequent(prior, task),

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envkit
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.tasks import ListSource, Task
 from envkit.tools import ToolSpec
 from envkit.turns import Step
-from envkit_certify.audit import audit_env
+from envkit_certify.blind_report import blind_report
 from envkit_certify.codes import MORSE, VIEWS, forms_of, shows
 from envkit_certify.forms import Form
 from envkit_certify.policies import fill
@@ -80,8 +80,8 @@ class QuizEnv(Env):
     def oracle(self) -> Policy:
         return lambda context: f"answer {context.task['answer']}"
 
-    def audit_hooks(self) -> AuditHooks:
-        return AuditHooks(
+    def certification_hooks(self) -> CertificationHooks:
+        return CertificationHooks(
             choices=lambda _: list("ABCD"),
             answer=lambda answer: f"answer {answer}",
             ask=lambda answer: f"check {answer}",
@@ -94,7 +94,7 @@ class QuizEnv(Env):
 
 
 def means(env: Env, **options: Any) -> dict[str, float | None]:
-    report = audit_env(env, episodes=60, **options)
+    report = blind_report(env, episodes=60, **options)
     return {result.name: result.mean for result in report.policies}
 
 
@@ -118,7 +118,7 @@ def test_an_environment_without_a_leak_pays_about_chance() -> None:
 def test_a_leak_is_found_by_the_policy_that_lives_on_it(
     leak: str, policy: str, least: float
 ) -> None:
-    report = audit_env(QuizEnv(leak=leak), episodes=60)
+    report = blind_report(QuizEnv(leak=leak), episodes=60)
     paid = {result.name: result.mean or 0.0 for result in report.policies}
 
     assert paid[policy] >= least
@@ -140,7 +140,7 @@ def test_closed_book_and_caller_policies_are_rows() -> None:
         assert context.messages[-1]["role"] == "user"
         return f"answer {context.task['answer']}"
 
-    report = audit_env(QuizEnv(), episodes=40, policies={"mine": cheats})
+    report = blind_report(QuizEnv(), episodes=40, policies={"mine": cheats})
     found = {result.name: result.mean for result in report.policies}
 
     assert found["mine"] == 1.0
@@ -150,7 +150,7 @@ def test_closed_book_and_caller_policies_are_rows() -> None:
 
 
 def test_graders_that_differ_are_counted_with_examples() -> None:
-    report = audit_env(QuizEnv(), episodes=30)
+    report = blind_report(QuizEnv(), episodes=30)
 
     assert (report.compared_answers, report.disagreement_count) == (90, 30)
     assert len(report.disagreements) == 20
@@ -159,7 +159,7 @@ def test_graders_that_differ_are_counted_with_examples() -> None:
 
 
 def test_faults_are_counted_and_have_no_reward() -> None:
-    report = audit_env(QuizEnv(leak="fault"), episodes=40)
+    report = blind_report(QuizEnv(leak="fault"), episodes=40)
 
     for result in report.policies:
         assert result.faults + len(result.returns) == 40
@@ -167,7 +167,7 @@ def test_faults_are_counted_and_have_no_reward() -> None:
 
 
 def test_a_reply_that_makes_the_environment_raise_is_a_finding() -> None:
-    report = audit_env(QuizEnv(leak="raise"), episodes=5)
+    report = blind_report(QuizEnv(leak="raise"), episodes=5)
     problems = {result.name: result.problem for result in report.policies if result.problem}
 
     assert list(problems) == ["empty reply"]
@@ -175,14 +175,14 @@ def test_a_reply_that_makes_the_environment_raise_is_a_finding() -> None:
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    first, second = (audit_env(QuizEnv(), episodes=20, seed=3) for _ in range(2))
-    other = audit_env(QuizEnv(), episodes=20, seed=4)
+    first, second = (blind_report(QuizEnv(), episodes=20, seed=3) for _ in range(2))
+    other = blind_report(QuizEnv(), episodes=20, seed=4)
 
     assert first == second != other
 
 
 def test_hooks_given_from_outside_replace_those_of_the_environment() -> None:
-    report = audit_env(QuizEnv(), episodes=5, hooks=AuditHooks())
+    report = blind_report(QuizEnv(), episodes=5, hooks=CertificationHooks())
 
     assert report.unplayed["random choice"] == "no hook 'choices'"
     assert report.compared_answers == 0
@@ -216,17 +216,17 @@ def test_filled_arguments_fit_their_schema() -> None:
 
 def test_hooks_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="give all three"):
-        AuditHooks(grade=lambda task, answer: 0.0)
+        CertificationHooks(grade=lambda task, answer: 0.0)
     with pytest.raises(ConfigurationError, match="choices and confirms_guess"):
-        AuditHooks(ask=lambda answer: answer)
+        CertificationHooks(ask=lambda answer: answer)
     with pytest.raises(ConfigurationError, match="at least 1, got 0"):
-        audit_env(QuizEnv(), episodes=0)
+        blind_report(QuizEnv(), episodes=0)
 
 
 @pytest.mark.slow
 def test_blind_policies_earn_the_chance_level_that_the_canary_states() -> None:
     env = envkit.make("canary-v0", length=1, alphabet="0123456789")
-    report = audit_env(env, episodes=200)
+    report = blind_report(env, episodes=200)
 
     assert report.chance_level == pytest.approx(0.1)
     assert report.best is not None
@@ -241,8 +241,8 @@ def test_the_scorer_of_geo3k_gives_away_as_many_guesses_as_it_scores() -> None:
     def heard(step: Step) -> bool:
         return step.info.get("score") == 1
 
-    def hooks(place: int) -> AuditHooks:
-        return AuditHooks(
+    def hooks(place: int) -> CertificationHooks:
+        return CertificationHooks(
             choices=lambda task: [*decoys[:place], task["answer"], "-4", "-5"],
             answer=lambda answer: f"\\boxed{{{answer}}}",
             ask=lambda a: (
@@ -256,7 +256,7 @@ def test_the_scorer_of_geo3k_gives_away_as_many_guesses_as_it_scores() -> None:
     paid = [
         next(
             result.mean
-            for result in audit_env(env, episodes=6, hooks=hooks(place)).policies
+            for result in blind_report(env, episodes=6, hooks=hooks(place)).policies
             if result.name == "guesses with the scorer"
         )
         for place in (0, 2, 3)

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.images import Image
 from envkit.tasks import Task
 from envkit.turns import Step
@@ -37,9 +37,9 @@ _OPERATIONS: Final[Mapping[type, Callable[[float, float], float]]] = {
 }
 
 
-def hooks() -> AuditHooks:
+def hooks() -> CertificationHooks:
     """Return ways to guess an answer without the figure, and to grade it twice."""
-    return AuditHooks(
+    return CertificationHooks(
         choices=numbers,
         answer=lambda answer: f"\\boxed{{{answer}}}",
         ask=_ask,
