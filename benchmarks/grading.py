@@ -182,7 +182,7 @@ def other_figures() -> dict[str, float]:
 
 
 def _searched(answer: str) -> object:
-    facts = [facts_of(protocol.Action(kind=protocol.ActionKind.ANSWER, answer=answer))]
+    facts = [facts_of(protocol.Action(kind=protocol.ActionKind.ANSWER), answer)]
     accepted = ["Tallinn", "3,141", "the a an", "A" * 400]
     return grade(facts, accepted), grade_compat(facts, accepted), holds(answer, accepted)
 

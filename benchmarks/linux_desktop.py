@@ -17,9 +17,8 @@ from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits
 from envkit_linux_desktop.display import encoded
 from envkit_linux_desktop.performing import Performer
-from envkit_linux_desktop.pool import Pool
-from envkit_linux_desktop.session import Session, start_session
-from envkit_sandbox import first_process
+from envkit_linux_desktop.session import Pool, Session, start_session
+from envkit_sandbox.bubblewrap import first_process
 from envkit_sandbox.watchdog import processes, proportional_mib
 
 SIZE = (1280, 800)

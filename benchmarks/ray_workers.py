@@ -211,7 +211,11 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
         ends[one.stop_reason.value] += 1
         ends["restarted"] += bool(one.env_restarts)
         if one.fault is not None:
-            ends["attempts used up" if "ray.max_attempts" in one.fault.message else "faulted"] += 1
+            ends[
+                "attempts used up"
+                if "player_options.max_attempts" in one.fault.message
+                else "faulted"
+            ] += 1
         if len(killed) < found.total() * count // episodes:
             alive = [pid for _, pid in player.processes if pid not in killed]
             if alive:

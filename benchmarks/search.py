@@ -28,8 +28,7 @@ from envkit_search.document import Document
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.questions import FactQuestions
 from envkit_search.tantivy_backend import build_index
-from envkit_search.world import World, WorldShape
-from envkit_search.world_pages import world_documents
+from envkit_search.world import World, WorldShape, world_documents
 
 TOPK = 3
 

@@ -52,7 +52,7 @@ _LAZY = {
 _MODULES = (
     "advantages",
     "agents",
-    "audit_hooks",
+    "certification_hooks",
     "checker",
     "collection",
     "env",

@@ -12,12 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, Final
 
+from envkit import open_files
 from envkit.closing import Closing
-from envkit.errors import BusyError, ConfigurationError, StorageError
-from envkit.file_locks import BUSY, CAN_MOVE_OPEN, NO_FOLLOW, OPENS_AS_BYTES, close, lock
+from envkit.errors import BusyError, ConfigurationError, MissingDependencyError, StorageError
 from envkit.writer_notes import WriterNote
 
 _HOME: Final = re.compile(r"((?:[a-z]+:)?)~[\w.-]*(?=[/\\]|$)", re.ASCII)
@@ -29,9 +30,7 @@ _PASSING: Final = (errno.ESTALE, errno.EIO)
 """What a network file system says while its server restarts or another one takes over."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
-_APPENDING: Final = os.O_RDWR | os.O_APPEND | OPENS_AS_BYTES
-_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
-"""Flag of `os.open` that waits for nobody at the other end of a pipe; Windows has no such pipes."""
+_APPENDING: Final = os.O_RDWR | os.O_APPEND | open_files.OPENS_AS_BYTES
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
@@ -88,9 +87,37 @@ def expanded(text: str) -> str:
     if found is None:
         return text
     path = os.path.expanduser(text[found.end(1) :])
+    # `expanduser` returns the path unchanged if it knows no home; `~name` of an unknown user may be
+    # a real name.
     if path == "~" or path.startswith("~/"):
         raise ConfigurationError(f"this user has no home folder: set HOME, got the path {text!r}")
     return found[1] + path
+
+
+def read_data(path: Path, what: str) -> object:
+    """Return the data of a JSON file, or of a YAML file if its name has another ending.
+
+    Args:
+        path: The file.
+        what: What it is, such as "the tool set", for the messages.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is not valid.
+        MissingDependencyError: It is YAML, and PyYAML is not installed.
+    """
+    load: Callable[[str], object] = json.loads
+    wrong: tuple[type[Exception], ...] = (OSError, ValueError, RecursionError)
+    kind = "JSON"
+    if path.suffix.lower() != ".json":
+        try:
+            yaml: Any = import_module("yaml")
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(f"{what} in YAML", "PyYAML", "yaml") from error
+        load, kind, wrong = yaml.safe_load, "YAML", (*wrong, yaml.YAMLError)
+    try:
+        return load(path.read_text(encoding="utf-8"))
+    except wrong as error:
+        raise ConfigurationError(f"cannot read {what} {str(path)!r} as {kind}: {error}") from error
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:
@@ -111,26 +138,6 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             _replace(target, (content,), durable=durable)
 
 
-def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
-    """Open a file for reading; a run folder from anywhere may hold pipes, devices and links.
-
-    Args:
-        path: The file.
-        follow: Whether it may be a symbolic link.
-
-    Raises:
-        OSError: It cannot be read or is not a regular file.
-    """
-    if not follow and not NO_FOLLOW and path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link", str(path))
-    flags = os.O_RDONLY | OPENS_AS_BYTES | _NO_WAIT
-    descriptor = os.open(path, flags if follow else flags | NO_FOLLOW)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
-
-
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of processes that were killed while they replaced a file there.
 
@@ -140,11 +147,11 @@ def remove_leftovers(folder: Path) -> None:
         if not _TEMPORARY.fullmatch(path.name):
             continue
         with contextlib.suppress(OSError):
-            if not CAN_MOVE_OPEN:
+            if not open_files.CAN_MOVE_OPEN:
                 path.unlink()
                 continue
-            with open_regular(path, follow=False) as stream:
-                lock(stream.fileno())
+            with open_files.open_regular(path, follow=False) as stream:
+                open_files.lock(stream.fileno())
                 path.unlink()
 
 
@@ -157,7 +164,7 @@ def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
     try:
         with temporary.open("xb") as stream:
             with contextlib.suppress(OSError):  # a file system without locks
-                lock(stream.fileno(), waits=True)
+                open_files.lock(stream.fileno(), waits=True)
             if not os.fstat(stream.fileno()).st_nlink:  # `remove_leftovers` came first
                 _replace(target, content, durable=durable)
                 return
@@ -165,9 +172,9 @@ def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
             stream.flush()
             if durable:
                 _sync(stream.fileno())
-            if CAN_MOVE_OPEN:  # so the lock keeps the file until then
+            if open_files.CAN_MOVE_OPEN:  # so the lock keeps the file until then
                 temporary.replace(target)
-        if not CAN_MOVE_OPEN:
+        if not open_files.CAN_MOVE_OPEN:
             temporary.replace(target)
         if durable:
             _sync_folder(target.parent)
@@ -255,6 +262,7 @@ class LineFile(Closing):
             old = self._open()
             new = os.open(temporary, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666)
             try:
+                # Before it takes the old file's place: at no moment is the path's file unlocked.
                 self._claim(new)
                 with self.path.open("rb") as source, os.fdopen(os.dup(new), "wb") as target:
                     target.writelines(
@@ -262,21 +270,21 @@ class LineFile(Closing):
                     )
                     target.flush()
                     _sync(new)
-                if not CAN_MOVE_OPEN:
-                    close(new)
-                    close(old)
+                if not open_files.CAN_MOVE_OPEN:
+                    open_files.close(new)
+                    open_files.close(old)
                     self._descriptor = None
                 temporary.replace(self.path)
                 _sync_folder(self.path.parent)
             except BaseException:
                 if self._descriptor is not None:
-                    close(new)
+                    open_files.close(new)
                 temporary.unlink(missing_ok=True)
                 raise
             if self._descriptor is None:
                 new = self._open_locked()
             else:
-                close(old)
+                open_files.close(old)
             self._descriptor, self._end = new, os.fstat(new).st_size
 
     def check(self) -> None:
@@ -315,8 +323,8 @@ class LineFile(Closing):
             descriptor = self._open()
             if not _is_named(descriptor, self.path):
                 return
-            if not CAN_MOVE_OPEN:
-                close(descriptor)
+            if not open_files.CAN_MOVE_OPEN:
+                open_files.close(descriptor)
                 self._descriptor = None
             self.path.unlink()
 
@@ -324,7 +332,7 @@ class LineFile(Closing):
         """Close the file and release its lock; safe to call twice."""
         with self._lock:
             if self._descriptor is not None:
-                close(self._descriptor)
+                open_files.close(self._descriptor)
                 self._descriptor = None
             if self._note is not None:
                 self._note.close()
@@ -378,8 +386,8 @@ class LineFile(Closing):
 
     def _claim(self, descriptor: int) -> None:
         try:
-            lock(descriptor)
-        except BUSY as error:
+            open_files.lock(descriptor)
+        except open_files.BUSY as error:
             raise BusyError(
                 f"{self.path} is being written by another writer, and a run has only one; wait "
                 "for it to finish, stop it, or choose another directory"
@@ -402,6 +410,7 @@ class LineFile(Closing):
             raise StorageError(
                 f"{self.path} was {how} while it was being written, so further output would be lost"
             )
+        # Our own partial write, which could not be removed when it failed.
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
         elif opened.st_size != self._end:
@@ -428,7 +437,8 @@ class LineFile(Closing):
 
 
 def _forget() -> None:
-    """Close inherited files: a child that outlives its parent would keep the lock."""
+    """Close inherited files."""
+    # A child that outlives its parent would keep the lock.
     for file in list(_open_files):
         file.forget()
 
@@ -439,13 +449,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
-    """Open a file for appending; return whether this call created it.
-
-    A link is not followed: in a folder from somebody else it may name any file of the user.
-    """
+    """Open a file for appending; return whether this call created it."""
+    # In a folder from somebody else, a link may name any file of the user.
     if path.is_symlink():
         raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
-    flags = _APPENDING | NO_FOLLOW | _NO_WAIT | os.O_CREAT
+    flags = _APPENDING | open_files.NO_FOLLOW | open_files.NO_WAIT | os.O_CREAT
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True
     except FileExistsError:
@@ -515,7 +523,7 @@ def _sync(descriptor: int) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Wait until the folder's entries are on disk, where the system can."""
-    if not CAN_MOVE_OPEN:
+    if not open_files.CAN_MOVE_OPEN:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

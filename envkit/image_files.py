@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image as PilImage
 
 from envkit.errors import ImageError
-from envkit.files import open_regular
+from envkit.open_files import open_regular
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Supported formats by Pillow's names."""

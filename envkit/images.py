@@ -228,6 +228,7 @@ class Image:
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
         found = image_files.decode_image(data)
+        # A file beside a run may have been changed since its hash was recorded.
         if self._is_unverified and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
@@ -313,15 +314,11 @@ class Image:
             self._track(picture)
         return data
 
-    def is_ready(self, image_format: str | None = None) -> bool:
-        """Whether size, identity and file are available without processing pixels.
-
-        Args:
-            image_format: Format of the file; None uses the image's own `file_format`.
-        """
+    def is_ready(self) -> bool:
+        """Whether size, identity and file are available without processing pixels."""
         if self._shape is None or self._sha256 is None:
             return False
-        return (image_format or self.file_format) in (self._format, *self._encoded)
+        return self.file_format in (self._format, *self._encoded)
 
     def png_bytes(self) -> bytes:
         """Return the image as PNG."""

@@ -47,6 +47,7 @@ def foreign(
     except errors.MissingDependencyError:
         raise
     except BaseException as cause:
+        # A plugin that calls `sys.exit` while it is imported must not end the command silently.
         if type(cause) is KeyboardInterrupt:
             raise
         raise error(f"{failure}: {errors.describe(cause)}") from cause

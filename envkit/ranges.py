@@ -1,9 +1,9 @@
 """Checks of the values that a caller chooses, for constructors and settings."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, UnknownNameError
 
 Choice = TypeVar("Choice")
 
@@ -23,6 +23,27 @@ def one_of(name: str, value: Choice, choices: Collection[Choice]) -> Choice:
         known = ", ".join(repr(getattr(choice, "value", choice)) for choice in choices)
         raise ConfigurationError(f"{name} must be one of {known}, got {value!r}")
     return value
+
+
+def some_of(kind: str, names: Iterable[str] | None, known: Collection[str]) -> list[str]:
+    """Return the chosen names in order, each once; None chooses all that are known.
+
+    Args:
+        kind: What has the names, for the error.
+        names: The choice.
+        known: What is allowed.
+
+    Raises:
+        UnknownNameError: There is no such name.
+        ConfigurationError: No name is chosen.
+    """
+    chosen = sorted(known if names is None else set(names))
+    for name in chosen:
+        if name not in known:
+            raise UnknownNameError.suggest(kind, name, known)
+    if not chosen:
+        raise ConfigurationError(f"at least one {kind} must be named, got none")
+    return chosen
 
 
 def at_least(least: float, **values: float | None) -> None:
@@ -49,3 +70,14 @@ def positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value > 0:
             raise ConfigurationError(f"{name} must be positive, got {value!r}")
+
+
+def within(least: float, most: float, **values: float | None) -> None:
+    """Check that every value is in a range, both ends included; None is allowed.
+
+    Raises:
+        ConfigurationError: A value is outside the range or not a number.
+    """
+    for name, value in values.items():
+        if value is not None and not least <= value <= most:
+            raise ConfigurationError(f"{name} must be {least} to {most}, got {value!r}")

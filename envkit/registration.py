@@ -142,6 +142,7 @@ def _remove_replaced(added: EnvSpec) -> None:
             f"environment {added.id!r} is already registered{owner} as {_name_of(known)}, got "
             f"{_name_of(added)}; use another name or the next -vN"
         )
+    # The same class again, as when a notebook's cell runs twice.
     del gymnasium.registry[_gym_id(added.id)]
 
 
@@ -276,6 +277,7 @@ def make(
         ContractError: The plugin fails to import, two distributions provide the same id, or the
             result is not an `envkit.Env`.
     """
+    # Gymnasium would add its own wrapper, which truncates without the environment's knowledge.
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
     found = spec(id)
@@ -291,6 +293,7 @@ def make(
         raise
     except Exception as error:
         wrong = wrong_types(creator, kwargs, is_strict=True)
+        # A constructor may raise a TypeError of its own, which is not about the arguments' names.
         is_unknown = isinstance(error, TypeError) and not takes(creator, {**found.kwargs, **kwargs})
         if not wrong and not is_unknown:
             raise

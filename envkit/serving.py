@@ -63,6 +63,7 @@ async def read_body(request: web.Request, *, max_bytes: int, seconds: float) -> 
     Raises:
         BodyError: It is compressed, too large, malformed, cut or late.
     """
+    # A small compressed body may have any size.
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise BodyError(400, "send the body uncompressed, without Content-Encoding")
     too_large = BodyError(413, f"a request may have at most {max_bytes} bytes")

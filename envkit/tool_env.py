@@ -1,6 +1,5 @@
 """An environment composed of tools, tasks and a reward."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +12,13 @@ from envkit.messages import Message, message
 from envkit.rewards import RewardContext, Rewards, Term
 from envkit.rewards.term import Score
 from envkit.tasks import ListSource, Task, TaskSource
-from envkit.toolcalls import ParsedReply, ToolCall, ToolCallFormat, parse_tool_calls
+from envkit.toolcalls import ParsedReply, ToolCallFormat, parse_tool_calls
 from envkit.tools import ToolSpec
 from envkit.toolset import CallStatus, ToolResult, ToolRunner, ToolSet
 from envkit.toolset.result import plain
 from envkit.turns import observe
 
 _MAX_SENTENCE: Final = 400
-_MAX_RECORDED: Final = 2000
-"""Maximum characters of a call's JSON arguments recorded in info."""
 _MAX_SENTENCES: Final = 8
 
 
@@ -185,7 +182,7 @@ class ToolEnv(AsyncEnv):
         wrong = [result.text for result in results if result.status is CallStatus.INVALID]
         wrong += [plain(error, _MAX_SENTENCE) for error in reply.errors[:1]]
         return {
-            "tool_call": _recorded(reply.calls[0]) if reply.calls else None,
+            "tool_call": reply.calls[0].recorded() if reply.calls else None,
             "tool_results": [
                 {"name": result.name, "status": result.status.value} for result in results
             ],
@@ -239,12 +236,3 @@ def _text_of(reply: ParsedReply, results: Sequence[ToolResult]) -> str:
         lines = [*pictures, result.text] if result.text else pictures
         blocks.append("\n".join([f"Result {number}, {result.name}:", *lines]))
     return "\n\n".join([*blocks, *problems])
-
-
-def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return a call for info, with overlong arguments truncated."""
-    record = call.to_json()
-    written = json.dumps(call.arguments, ensure_ascii=False)
-    if len(written) > _MAX_RECORDED:
-        record["arguments"] = {"cut": written[:_MAX_RECORDED]}
-    return {**record, "id": call.id[:64], "name": call.name[:64]}

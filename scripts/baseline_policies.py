@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv, RoleEnv
-from envkit.audit_hooks import Audited
+from envkit.certification_hooks import StatesHooks
 from envkit.cli.engines import model_source
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError
@@ -187,9 +187,9 @@ def _teacher(env_id: str, arguments: str) -> Policy | None:
     return None if make is None else make()
 
 
-def _hooks(context: PolicyContext) -> Any:  # noqa: ANN401  # AuditHooks or None
+def _hooks(context: PolicyContext) -> Any:  # noqa: ANN401  # CertificationHooks or None
     env: Any = context.env.unwrapped
-    return env.audit_hooks() if isinstance(env, Audited) else None
+    return env.certification_hooks() if isinstance(env, StatesHooks) else None
 
 
 def _made_as(context: PolicyContext) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from envkit.text import counted
 from envkit.turns import Step
-from envkit_certify.audit import PolicyResult
+from envkit_certify.blind_report import PolicyResult
 from envkit_certify.certified import CertifiedEnv
 from envkit_certify.lines import CertificateLine, judged, skipped
 

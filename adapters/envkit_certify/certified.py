@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.audit_hooks import Audited, AuditHooks, StatesChance
-from envkit.checker import Examination, examine
+from envkit.certification_hooks import CertificationHooks, StatesChance, StatesHooks
+from envkit.checker import CheckReport, examine
 from envkit.checker.under_test import EnvUnderTest, Episode, oracle_of
 from envkit.env import Policy
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.text import counted
-from envkit_certify.audit import BlindReport, audit_env
+from envkit_certify.blind_report import BlindReport, blind_report
 from envkit_certify.forms import Paid, paid_answers
 from envkit_certify.lines import CertificateLine, judged
 from envkit_certify.process import FreshProcess
@@ -40,8 +40,8 @@ class Plan:
     seed: int = 0
     max_blind: float = 0.05
     """Maximum return of a policy that solves nothing, as a fraction of the oracle's return."""
-    golden: tuple[str, ...] = ()
-    policies: tuple[str, ...] = ()
+    golden: Sequence[str] = ()
+    policies: Sequence[str] = ()
     """More blind policies, as `module:name`."""
 
     def __post_init__(self) -> None:
@@ -61,10 +61,14 @@ class CertifiedEnv(EnvUnderTest):
         super().__init__(env=make(), factory=make, seed=plan.seed, episodes=3)
         self.plan, self.make, self.replays = plan, make, replays
         self._policies = policies
-        self.hooks = self.env.audit_hooks() if isinstance(self.env, Audited) else AuditHooks()
+        self.hooks = (
+            self.env.certification_hooks()
+            if isinstance(self.env, StatesHooks)
+            else CertificationHooks()
+        )
 
     @cached_property
-    def examined(self) -> Examination:
+    def examined(self) -> CheckReport:
         """What `envkit.check_env` finds."""
         return examine(self)
 
@@ -144,7 +148,7 @@ class CertifiedEnv(EnvUnderTest):
     @cached_property
     def blind(self) -> BlindReport:
         """What policies that solve nothing earn."""
-        return audit_env(
+        return blind_report(
             self.env,
             episodes=self.plan.episodes,
             seed=self.plan.seed,

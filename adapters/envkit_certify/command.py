@@ -1,11 +1,13 @@
 """`envkit certify`: check that an environment is fit for training."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from envkit.cli.command_options import CommandOptions, takes
 from envkit.cli.console import note, say, say_json, table
 from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson, EnvKwargs, Seed, complete_id, parse_env_kwargs
@@ -17,14 +19,58 @@ _EXIT_INTERRUPTED: Final = 130
 _SHOWN: Final = 5
 _COLUMNS: Final = ("line", "verdict", "number", "of what")
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|MODULE:CLASS|FILE.py:CLASS",
-        help="An environment id, or a class, registered or not.",
-        autocompletion=complete_id,
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyOptions(CommandOptions):
+    """The options of `envkit certify`."""
+
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|MODULE:CLASS|FILE.py:CLASS",
+            help="An environment id, or a class, registered or not.",
+            autocompletion=complete_id,
+        ),
+    ]
+    count: Annotated[int, typer.Option("-n", "--episodes", min=2, help="Episodes per policy.")] = 40
+    seed: Seed = 0
+    env_kwargs: EnvKwargs = None
+    max_blind: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Maximum return of a blind policy, as a fraction of the oracle's return."
+        ),
+    ] = 0.05
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="LINE", help="Only this line; repeatable.")
+    ] = None
+    golden: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A recording of `envkit golden` to replay; repeatable "
+            "(default: tests/golden/ID.json if it exists).",
+        ),
+    ] = None
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Also play this policy, such as a model that answers without images; repeatable.",
+        ),
+    ] = None
+    limit: Annotated[
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", help="Time limit per line."),
+    ] = 300.0
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the report: JSON if FILE ends in .json, else HTML.",
+        ),
+    ] = None
+    as_json: AsJson = False
 
 
 @with_examples(
@@ -33,50 +79,8 @@ Target = Annotated[
     "certify canary-v0 --only leaks --json",
     group="Write an environment",
 )
-def certify(
-    target: Target,
-    count: Annotated[
-        int, typer.Option("-n", "--episodes", min=2, help="Episodes per policy.")
-    ] = 40,
-    seed: Seed = 0,
-    env_kwargs: EnvKwargs = None,
-    max_blind: Annotated[
-        float,
-        typer.Option(
-            min=0.0, help="Maximum return of a blind policy, as a fraction of the oracle's return."
-        ),
-    ] = 0.05,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="LINE", help="Only this line; repeatable.")
-    ] = None,
-    golden: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A recording of `envkit golden` to replay; repeatable "
-            "(default: tests/golden/ID.json if it exists).",
-        ),
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE:NAME",
-            help="Also play this policy, such as a model that answers without images; repeatable.",
-        ),
-    ] = None,
-    limit: Annotated[
-        float,
-        typer.Option("--time-limit", metavar="SECONDS", help="Time limit per line."),
-    ] = 300.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write the report: JSON if FILE ends in .json, else HTML.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@takes(CertifyOptions)
+def certify(given: CertifyOptions) -> None:
     """Certify an environment: contract, determinism, exploits, leaks, recordings, speed.
 
     The exit code is 1 if a line fails or cannot run. Ctrl-C prints the results so far.
@@ -88,17 +92,17 @@ def certify(
     from envkit_certify.worker import LINES
 
     plan = Plan(
-        target=target,
-        kwargs=parse_env_kwargs(env_kwargs),
-        episodes=count,
-        seed=seed,
-        max_blind=max_blind,
-        golden=tuple(str(path) for path in golden or ()),
-        policies=tuple(policy or ()),
+        target=given.target,
+        kwargs=parse_env_kwargs(given.env_kwargs),
+        episodes=given.count,
+        seed=given.seed,
+        max_blind=given.max_blind,
+        golden=list(map(str, given.golden or ())),
+        policies=given.policy or (),
     )
-    run = Certification(plan, lines=tuple(only or LINES), limit_s=limit)
+    run, out = Certification(plan, lines=given.only or LINES, limit_s=given.limit), given.out
     try:
-        run.run(None if as_json else lambda line: note(f"{line.name}: {line.verdict.value}"))
+        run.run(None if given.as_json else lambda line: note(f"{line.name}: {line.verdict.value}"))
     except KeyboardInterrupt:
         note("stopped; results so far:")
     report = run.report()
@@ -109,7 +113,7 @@ def certify(
         replace_file(out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
     elif out is not None:
         write_page(report, out)
-    if as_json:
+    if given.as_json:
         say_json(report.to_json())
     else:
         _show(report)

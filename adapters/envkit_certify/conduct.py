@@ -31,10 +31,10 @@ def contract(subject: CertifiedEnv) -> CertificateLine:
     """Check every rule of `envkit.check_env`, with its own seeds."""
     found = subject.examined
     problems = [*found.problems, *_other_tasks(subject)]
-    passed = len(found.report.passed)
-    detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
-    reasons = [f"{rule}: {what}" for rule, what in found.report.notes]
-    reasons += [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
+    passed = len(found.passed)
+    detail = f"rules hold; {len(problems)} problems, {found.turns} turns played"
+    reasons = [f"{rule}: {what}" for rule, what in found.notes]
+    reasons += [f"skipped {rule}: {why}" for rule, why in found.skipped]
     return judged("contract", passed, detail, problems=problems, evidence=reasons)
 
 
@@ -167,7 +167,7 @@ def oracle(subject: CertifiedEnv) -> CertificateLine:
     return judged(
         name,
         share,
-        f"of {len(played)} tasks solved, that is, with {meaning}",
+        f"share of {len(played)} tasks solved, that is, with {meaning}",
         problems=[*problems, *contract][:10],
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.checker.under_test import Episode
 from envkit.tools import ToolSpec
 from envkit_certify.policies import fill, leaves, pattern_of, write_call
@@ -163,7 +163,7 @@ def _between(reply: str, form: Form) -> str:
 
 
 def blind_forms(
-    paid: Sequence[Paid], hooks: AuditHooks, tools: Sequence[ToolSpec], prompt: str
+    paid: Sequence[Paid], hooks: CertificationHooks, tools: Sequence[ToolSpec], prompt: str
 ) -> list[Form]:
     """Return the forms in which a policy that knows no answer may give one.
 

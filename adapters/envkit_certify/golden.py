@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.checker.conduct import BAD_REPLIES
-from envkit.checker.under_test import Player, excerpts, oracle_of
+from envkit.checker.under_test import Episode, excerpts, oracle_of
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ContractError, EnvkitError, StorageError
-from envkit.files import open_regular, replace_file
+from envkit.files import replace_file
+from envkit.open_files import open_regular
 from envkit.registration import make as make_env
 from envkit.reply import Reply
 from envkit.seeds import checked_seed
@@ -177,7 +178,7 @@ def play(
         said.append(Reply.from_wire(policy(context)))
         return said[-1]
 
-    player = Player(env, reply, seed=seed, task=task)
+    player = Episode(env, reply, seed=seed, task=task)
     start = {
         **_seen(env, player.start.observation),
         "info": player.start.info,
@@ -186,7 +187,7 @@ def play(
         "max_turns": env.max_turns,
     }
     turns: list[dict[str, Any]] = []
-    while not player.done and len(turns) < _LONGEST_EPISODE:
+    while not player.ended and len(turns) < _LONGEST_EPISODE:
         step = player.turn()
         turns.append(
             {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Env, PolicyContext
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
@@ -48,13 +48,13 @@ class Learned:
 
 
 def trivial_policies(
-    env: Env, hooks: AuditHooks, learned: Learned | None
+    env: Env, hooks: CertificationHooks, learned: Learned | None
 ) -> tuple[dict[str, Reply], dict[str, str]]:
     """Return the policies that apply to an environment, and the reason for each other one.
 
     Args:
         env: Already reset, so it has the tools that come with a task.
-        hooks: The environment's audit hooks.
+        hooks: The environment's certification hooks.
         learned: What the oracle did on other tasks; None without an oracle.
     """
     closed_book = hooks.closed_book
@@ -83,7 +83,9 @@ def constant(text: str) -> Callable[[PolicyContext], str]:
     return lambda _: text
 
 
-def _from_oracle(env: Env, hooks: AuditHooks, learned: Learned | None) -> dict[str, Reply | str]:
+def _from_oracle(
+    env: Env, hooks: CertificationHooks, learned: Learned | None
+) -> dict[str, Reply | str]:
     """Return the policies that repeat what the oracle said in other tasks."""
     if learned is None:
         names = (
@@ -151,7 +153,7 @@ def _overlap(left: set[str], right: set[str]) -> float:
 
 
 def _with_scorer(
-    hooks: AuditHooks,
+    hooks: CertificationHooks,
     ask: Callable[[str], str],
     heard: Callable[[Step], bool],
     options_of: Callable[[Task], Sequence[str]],
@@ -189,7 +191,7 @@ def _sounds_right(step: Step) -> bool:
     return step.reward > 0 or (says_so is not None and is_denied is None)
 
 
-def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
+def _guesses(hooks: CertificationHooks) -> dict[str, Reply | str]:
     choices, ask, heard = hooks.choices, hooks.ask, hooks.confirms_guess
     if choices is None:
         names = ("random choice", "every choice at once", "guesses with the scorer")

@@ -1,10 +1,10 @@
 """Certify an environment in its own process, line by line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Final
 
-from envkit import errors
+from envkit import errors, ranges
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
 from envkit.plugins import load_policy
 from envkit_certify.certified import Plan
@@ -24,7 +24,7 @@ class Certification:
     """A certification whose partial report is available while it runs."""
 
     def __init__(
-        self, plan: Plan, *, lines: Sequence[str] = tuple(LINES), limit_s: float = LINE_LIMIT_S
+        self, plan: Plan, *, lines: Collection[str] = LINES, limit_s: float = LINE_LIMIT_S
     ) -> None:
         """Prepare a certification.
 
@@ -37,11 +37,9 @@ class Certification:
             ConfigurationError: A number is out of range.
             UnknownNameError: A line name is unknown.
         """
-        if plan.episodes < 2 or limit_s <= 0 or not plan.max_blind >= 0:
-            raise ConfigurationError(
-                "episodes must be at least 2, the time limit above 0 and max_blind at least 0, "
-                f"got {plan.episodes}, {limit_s} and {plan.max_blind}"
-            )
+        ranges.at_least(2, episodes=plan.episodes)
+        ranges.at_least(0, max_blind=plan.max_blind)
+        ranges.positive(**{"the time limit": limit_s})
         for name in lines:
             if name not in LINES:
                 raise UnknownNameError.suggest("certificate line", name, LINES)

@@ -15,13 +15,7 @@ from unittest import mock
 
 from envkit.checker.under_test import Episode, difference, recorded, row
 from envkit.env import Env, PolicyContext, Reset, Step
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EnvFault,
-    EpisodeStateError,
-    describe,
-)
+from envkit.errors import ConfigurationError, ContractError, EnvFault, EpisodeStateError, describe
 from envkit.success import reaches, verdict_in
 from envkit.threads.workers import outcome
 from envkit.toolcalls import parse_tool_calls
@@ -188,7 +182,7 @@ def _beside(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             other, known = others[-number % len(others)]
             subject.begin(recorded(known), seed=other, env=second).turn()
             player.turn()
-        return player.episode().rows()
+        return player.rows()
 
 
 def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -206,7 +200,7 @@ def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             break
     for _ in episode.replies[half:]:
         player.turn()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -221,7 +215,7 @@ def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
             player.turn()
     finally:
         env.render_mode = mode
-    return player.episode().rows()
+    return player.rows()
 
 
 def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -231,7 +225,7 @@ def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         with _another(subject) as env:
             env.reset(seed=seed + 1)
         player.turn()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
@@ -244,7 +238,7 @@ def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> lis
                 _threaded(made.turn, over)
         finally:
             over.set()
-        return made.episode().rows()
+        return made.rows()
 
 
 def _threaded(call: Callable[[], T], over: threading.Event) -> T:
@@ -309,7 +303,7 @@ def _saved(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         subject.env.snapshot()
         player.turn()
         subject.env.snapshot()
-    return player.episode().rows()
+    return player.rows()
 
 
 def _restored(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:

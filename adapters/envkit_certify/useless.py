@@ -172,7 +172,7 @@ def _episode(
         return _reply(context, lead, said[sent[-1]] if sent else str)
 
     player = subject.begin(reply, seed=seed, task=subject.known_task(seed))
-    while not player.done and len(player.steps) < LONGEST_EPISODE + len(lead):
+    while not player.ended and len(player.steps) < LONGEST_EPISODE + len(lead):
         if len(player.steps) >= len(lead) and not pending:
             return
         step = player.turn()

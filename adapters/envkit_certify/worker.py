@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import IO, Any, Final
 
-from envkit.checker.under_test import Player
+from envkit.checker.under_test import Episode
 from envkit.env import Env
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.plugins import load_policy
@@ -53,7 +53,7 @@ def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[
 
 
 def _rows(env: Env, seed: int, replies: list[str]) -> list[str]:
-    player = Player(env, lambda context: replies[context.turn], seed=seed)
+    player = Episode(env, lambda context: replies[context.turn], seed=seed)
     return player.play(len(replies)).rows()
 
 
@@ -110,20 +110,13 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     if "rows" in request:
         _write(answers, {"rows": replay(**request["rows"])})
         return
-    plan = plan_of(request["plan"])
+    plan = Plan(**request["plan"])
     with FreshProcess() as replays:
         subject = open_subject(plan, replays)
         _write(answers, {"is_open": True})
         for name in request["lines"]:
             _write(answers, {"line": line_of(subject, name).to_json()})
         subject.close()
-
-
-def plan_of(data: dict[str, Any]) -> Plan:
-    """Return the plan that JSON data describes."""
-    several = {name: tuple(data[name]) for name in ("golden", "policies")}
-    fields: dict[str, Any] = {**data, **several}
-    return Plan(**fields)
 
 
 def _write(answers: IO[str], data: dict[str, Any]) -> None:

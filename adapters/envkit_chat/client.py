@@ -144,6 +144,7 @@ def status_fault(
         message = message.replace(secret, "***")
     hint = advice.get(status)
     text = f"HTTP {status}" + (f" ({hint})" if hint else "") + f": {message}"
+    # A quota that is spent is also a 429, and no retry restores it.
     is_retryable = (status in _RETRYABLE or status >= 500) and code not in _SPENT
     return EngineFault(
         text,

@@ -32,6 +32,11 @@ class ChatEngine:
     `Sampling.extras` adds fields to every request, such as {"reasoning_effort": "low"}.
     """
 
+    name = "chat"
+    """The engine's name in records."""
+    logprob_kind = LogprobKind.SAMPLED
+    """SAMPLED, although a chat endpoint returns no log-probabilities: any temperature works."""
+
     def __init__(
         self,
         base_url: str,
@@ -56,16 +61,6 @@ class ChatEngine:
         self._model, self._timeout_s = model, timeout_s
         self._length_field = _TOKEN_FIELDS[0]
         self._live: dict[str, asyncio.Task[ChatReply]] = {}
-
-    @property
-    def name(self) -> str:
-        """The engine's name in records."""
-        return "chat"
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED, although a chat endpoint returns no log-probabilities: any temperature works."""
-        return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Ask for one reply.

@@ -1,6 +1,7 @@
 """`envkit conformance`: check trainers' adapters with recorded trajectories, token for token."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,14 +123,6 @@ def _cell(verdict: str | None) -> str:
 
 def _as_json(outcomes: "tuple[Outcome, ...]", missing: dict[str, str]) -> dict[str, object]:
     return {
-        "outcomes": [
-            {
-                "projection": one.projection,
-                "recording": one.recording,
-                "verdict": one.verdict.value,
-                "message": one.message,
-            }
-            for one in outcomes
-        ],
+        "outcomes": [asdict(one) for one in outcomes],
         "not_installed": missing,
     }

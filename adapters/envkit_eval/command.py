@@ -181,15 +181,16 @@ def _resume(
 
 def _start(given: EvalOptions, counting: dict[str, Any], output: "Output") -> NoReturn:
     from envkit.cli.run_plan import Output, RolloutPlan
+    from envkit.rollout import RunPlan
     from envkit_eval.plan import claimed, counted_otherwise, new_evaluation
     from envkit_eval.run import run_eval
 
+    samples = given.samples or 1
     run = RolloutPlan.of_options(
         given,
         given.rollout_config(),
         given.choice(chat=given.chat, key_env=given.key_env),
-        episodes=(given.tasks or _TASKS) * (given.samples or 1),
-        group_size=given.samples or 1,
+        RunPlan(episodes=(given.tasks or _TASKS) * samples, group_size=samples),
         out=given.out,
         overwrite=given.overwrite,
         output=Output.NOTHING,

@@ -6,6 +6,7 @@ from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.metrics.intervals import Interval, mean_interval, pass_at_k, share_interval
+from envkit.viewer.pairs import MeanDifference
 from envkit_eval.prices import Price
 from envkit_eval.samples import Problem, Sample, by_number, episodes_of, problems_of
 
@@ -35,6 +36,33 @@ class Estimate:
             interval=share_interval(values, samples=samples) if is_share else mean_interval(values),
             tasks=len(values),
         )
+
+
+def with_interval(
+    found: Estimate | MeanDifference | None,
+    *,
+    factor: float = 1,
+    digits: int = 3,
+    unit: str = "",
+    sign: str = "",
+) -> str:
+    """Return a mean and its interval, such as "0.719 [0.602, 0.820]"; "-" without one.
+
+    Args:
+        found: The mean.
+        factor: Multiplies the numbers, such as 100 for percent.
+        digits: Digits after the decimal point.
+        unit: Follows the mean.
+        sign: "+" also shows the sign of a positive number.
+    """
+    if found is None:
+        return "-"
+    form = f"{sign}.{digits}f"
+    text = f"{factor * found.mean:{form}}{unit}"
+    if found.interval is None:
+        return text
+    low, high = factor * found.interval.low, factor * found.interval.high
+    return f"{text} [{low:{form}}, {high:{form}}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ import typer
 from envkit.cli.console import say, say_json, table
 from envkit.cli.run_plan import Output
 from envkit.success import UNDECLARED
-from envkit.viewer.pairs import MeanDifference
 from envkit_eval import Comparison, Difference, compare, read_side
+from envkit_eval.figures import with_interval
 
 _LISTED: Final = 20
 """Maximum changed outcomes shown."""
@@ -75,20 +75,10 @@ def _row(line: Difference) -> list[str]:
     return [
         name,
         "0" if line.reward is None else str(line.reward.seeds),
-        _change(line.success, 100, 1, "%"),
-        _change(line.reward, 1, 3),
-        _change(line.turns, 1, 2),
-        _change(line.reply_tokens, 1, 1),
+        with_interval(line.success, factor=100, digits=1, unit="%", sign="+"),
+        with_interval(line.reward, sign="+"),
+        with_interval(line.turns, digits=2, sign="+"),
+        with_interval(line.reply_tokens, digits=1, sign="+"),
         *(["-"] * 3 if line.success is None else tests),
         str(line.unpaired),
     ]
-
-
-def _change(found: MeanDifference | None, factor: float, digits: int, unit: str = "") -> str:
-    if found is None:
-        return "-"
-    text = f"{factor * found.mean:+.{digits}f}{unit}"
-    if found.interval is None:
-        return text
-    low, high = factor * found.interval.low, factor * found.interval.high
-    return f"{text} [{low:+.{digits}f}, {high:+.{digits}f}]"

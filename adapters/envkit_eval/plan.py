@@ -248,7 +248,7 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str], folder: Path) -> Ev
     for env_id in named:
         name = env_id.replace("/", "-")
         config = replace(run.config, env_id=env_id)
-        runs[name] = replace(run, env_id=env_id, config=config, out=folder / name)
+        runs[name] = replace(run, config=config, out=folder / name)
         runs[name].check_out()
     return EvalPlan(folder=folder, runs=runs)
 
@@ -345,5 +345,5 @@ def counted_otherwise(
     if prices is not None:
         changed["price"] = read_price(prices, first.choice.model or first.choice.label)
     counting = replace(plan.counting, **changed)
-    check_pass_at(counting.pass_at, first.group_size)
+    check_pass_at(counting.pass_at, first.run.group_size)
     return replace(plan, counting=counting)

@@ -10,14 +10,15 @@ TOML or JSON with one table per model, in dollars per million tokens::
 """
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.ranges import at_least
+from envkit.rollout.setting_types import check_keys, check_types
 from envkit_eval.samples import Sample
 
 _MILLION: Final = 1e6
@@ -82,18 +83,13 @@ def price_of(row: object, where: str) -> Price:
     Raises:
         ConfigurationError: A number is missing, unknown, negative or not finite.
     """
-    known = {entry.name for entry in fields(Price)}
-    example = "such as {input = 0.40, output = 1.60}, in dollars per million tokens"
-    if not isinstance(row, Mapping):
-        raise ConfigurationError(f"{where}: a price is a table, {example}; got {row!r:.80}")
-    given = dict(cast("Mapping[str, Any]", row))
-    unknown, missing = sorted(given.keys() - known), sorted({"input", "output"} - given.keys())
-    if unknown or missing:
-        what = f"unknown {unknown}" if unknown else f"missing {missing}"
-        raise ConfigurationError(f"{where}: a price has the keys {sorted(known)}, got {what}")
-    for name, value in given.items():
-        if name == "cached_input" and value is None:
-            continue
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise ConfigurationError(f"{where}: {name} must be a number >= 0, got {value!r}")
+    if not isinstance(row, Mapping) or not {"input", "output"} <= row.keys():
+        raise ConfigurationError(
+            f"{where}: a price is a table such as {{input = 0.40, output = 1.60}}, in dollars per "
+            f"million tokens, got {row!r:.80}"
+        )
+    given = cast("Mapping[str, Any]", row)
+    check_keys(Price, given, where)
+    check_types(Price, given, where)
+    at_least(0, **{f"{where}: {name}": value for name, value in given.items()})
     return Price(**given)

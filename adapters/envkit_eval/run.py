@@ -16,6 +16,7 @@ from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.success import HOW_TO_DECLARE, UNDECLARED
 from envkit.trajectory import Trajectory
 from envkit_eval import Estimate, EvalRow, Sample, check_pass_at, lines_of
+from envkit_eval.figures import with_interval
 from envkit_eval.plan import EVAL_FILE, EvalPlan
 
 _SIGNALLED: Final = 128
@@ -111,7 +112,7 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
     with RunFolder.resume(run.out, retry_faults=run.retry_faults) as folder:
         if folder.progress.retried:
             note(f"{run.out}: {folder.progress.retried} faulted episodes play again")
-        if len(folder.progress.delivered) < run.episodes:
+        if len(folder.progress.delivered) < run.to_play:
             return False
         for trajectory in folder.finished():
             take(trajectory)
@@ -129,7 +130,7 @@ def _take(
 
 def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[EvalRow]:
     counting = plan.counting
-    size = next(iter(plan.runs.values())).group_size
+    size = next(iter(plan.runs.values())).run.group_size
     pass_at = check_pass_at(counting.pass_at, size)
     return lines_of(samples, by=counting.by, pass_at=pass_at, price=counting.price)
 
@@ -189,7 +190,8 @@ def _undeclared(line: EvalRow) -> str:
 
 def _row(line: EvalRow, ks: Sequence[int], *, has_images: bool, has_cost: bool) -> list[str]:
     name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
-    row = [name, str(line.tasks), str(line.episodes), _percent(line.success), _number(line.reward)]
+    row = [name, str(line.tasks), str(line.episodes), _percent(line.success)]
+    row.append(with_interval(line.reward))
     row += [_percent(line.pass_at.get(k)) for k in ks]
     row += [_mean(line.turns, 1), _mean(line.prompt_tokens, 0), _mean(line.reply_tokens, 0)]
     row += [_mean(line.images, 1)] if has_images else []
@@ -201,22 +203,7 @@ def _row(line: EvalRow, ks: Sequence[int], *, has_images: bool, has_cost: bool) 
 
 
 def _percent(estimate: Estimate | None) -> str:
-    """Return a share and its interval, such as "71.9% [60.2, 82.0]"."""
-    if estimate is None:
-        return "-"
-    if estimate.interval is None:
-        return f"{100 * estimate.mean:.1f}%"
-    low, high = estimate.interval.low, estimate.interval.high
-    return f"{100 * estimate.mean:.1f}% [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _number(estimate: Estimate | None) -> str:
-    """Return a mean and its interval, such as "0.719 [0.602, 0.820]"."""
-    if estimate is None:
-        return "-"
-    if estimate.interval is None:
-        return f"{estimate.mean:.3f}"
-    return f"{estimate.mean:.3f} [{estimate.interval.low:.3f}, {estimate.interval.high:.3f}]"
+    return with_interval(estimate, factor=100, digits=1, unit="%")
 
 
 def _mean(value: float | None, digits: int) -> str:

@@ -90,7 +90,18 @@ def rebuild(columns: Columns, decode: Decode | None = None) -> RebuiltLedger:
             reward = (columns.reward if is_last else 0.0) if columns.reward is not None else None
             segments.append(segment.with_reward(reward))
             observed = 0 if is_last else runs[index + 1].end - runs[index + 1].start
-            turns.append(_turn(segment, reward, length, observed, decode))
+            turns.append(
+                TurnRecord(
+                    turn=segment.turn,
+                    prompt_tokens=length,
+                    response_tokens=segment.token_count,
+                    observation_tokens=observed,
+                    response_text="" if decode is None else decode(ids),
+                    reward=reward,
+                    finish_reason=segment.finish_reason or UNKNOWN,
+                    weight_version=segment.weight_version,
+                )
+            )
         else:
             segments.append(_context(SegmentKind.OBSERVATION, ids, turn=len(turns)))
         length += len(ids)
@@ -110,11 +121,6 @@ def conversation(ledger: RebuiltLedger, decode: Decode) -> tuple[Message, ...]:
         for segment in ledger.segments
         if segment.kind is not SegmentKind.PROMPT
     )
-
-
-def text_turn(reply: str, reward: float | None, *, is_cut: bool = False) -> TurnRecord:
-    """Return the only turn of an episode whose dump holds only text."""
-    return _record(reply, reward, "length" if is_cut else UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,53 +158,4 @@ def _reply(columns: Columns, run: _Run, *, turn: int, version: str | None) -> Se
         logprobs=columns.logprobs[run.start : run.end],
         weight_version=version,
         finish_reason="length" if is_last and columns.is_cut else UNKNOWN,
-    )
-
-
-def _turn(
-    segment: Segment,
-    reward: float | None,
-    prompt_tokens: int,
-    observation_tokens: int,
-    decode: Decode | None,
-) -> TurnRecord:
-    return _record(
-        "" if decode is None else decode(segment.train_ids),
-        reward,
-        segment.finish_reason or UNKNOWN,
-        turn=segment.turn,
-        prompt_tokens=prompt_tokens,
-        response_tokens=segment.token_count,
-        observation_tokens=observation_tokens,
-        weight_version=segment.weight_version,
-    )
-
-
-def _record(
-    text: str,
-    reward: float | None,
-    finish_reason: str,
-    *,
-    turn: int = 0,
-    prompt_tokens: int = 0,
-    response_tokens: int = 0,
-    observation_tokens: int = 0,
-    weight_version: str | None = None,
-) -> TurnRecord:
-    return TurnRecord(
-        turn=turn,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0,
-        response_tokens=response_tokens,
-        observation_tokens=observation_tokens,
-        image_count=0,
-        image_bytes=0,
-        queue_seconds=0.0,
-        generate_seconds=0.0,
-        env_seconds=0.0,
-        encode_seconds=0.0,
-        response_text=text,
-        reward=reward,
-        finish_reason=finish_reason,
-        weight_version=weight_version,
     )

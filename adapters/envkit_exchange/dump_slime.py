@@ -21,6 +21,7 @@ import numpy as np
 from envkit.errors import ConfigurationError, FaultKind, MissingDependencyError, StorageError
 from envkit.messages import Message, message
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.success import finite
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
 from envkit_exchange.dump_ledger import Columns, Decode, conversation, rebuild
 from envkit_exchange.dump_texts import prompt_messages
@@ -214,9 +215,10 @@ def _reward(sample: Mapping[str, Any], key: str | None) -> float:
                 f"{key!r}"
             )
         reward = rewards[key]
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+    number = finite(reward)
+    if number is None:
         raise StorageError(f"the reward must be a finite number, got {reward!r:.80}")
-    return float(reward)
+    return number
 
 
 def _request(metadata: Mapping[str, Any], name: str) -> EpisodeRequest:

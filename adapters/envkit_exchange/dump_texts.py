@@ -5,18 +5,19 @@ never retokenizes them for training.
 """
 
 import hashlib
-import importlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.errors import ConfigurationError, StorageError
 from envkit.messages import Message, Role, message
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.trajectory import StopReason, Trajectory
-from envkit_exchange.dump_ledger import text_turn
+from envkit.success import finite
+from envkit.trajectory import StopReason, Trajectory, TurnRecord
+from envkit_exchange.dump_ledger import UNKNOWN
+from envkit_exchange.tables import arrow
 
 MISSING: Final = ("ids", "loss mask", "log-probabilities", "images")
 _ROLES: Final[tuple[Role, ...]] = ("system", "user", "assistant", "tool")
@@ -32,17 +33,14 @@ def read_verl_dump(path: Path) -> Iterator[Trajectory]:
         StorageError: The file is not such a dump.
     """
     for number, row in _json_lines(path, ("input", "output", "score")):
-        step = row.get("step", 0)
-        text = _text(row, "input", path, number)
+        step, where = row.get("step", 0), f"{path}, line {number}"
+        text = _text(row, "input", where)
         yield _trajectory(
             episode_id=f"verl-{step}-{number}",
             group_id=f"verl-{step}-{_digest(text)}",
             request=EpisodeRequest(env_id="verl"),
-            messages=(
-                message("user", text),
-                message("assistant", _text(row, "output", path, number)),
-            ),
-            reward=_number(row["score"], "score", path, number),
+            messages=(message("user", text), message("assistant", _text(row, "output", where))),
+            reward=_number(row["score"], "score", where),
             metadata={k: v for k, v in row.items() if k not in ("input", "output")},
         )
 
@@ -58,22 +56,20 @@ def read_skyrl_dump(path: Path) -> Iterator[Trajectory]:
             responses.
     """
     for number, row in _json_lines(path, ("input_prompt", "output_response", "score")):
+        where = f"{path}, line {number}"
         column: object = _mapping(row.get("env_extras")).get(ENVKIT_COLUMN)
         env_class = str(row.get("env_class") or "skyrl")
         score: object = row["score"]
         scores = cast("list[object]", score) if isinstance(score, list) else [score]
-        text = _text(row, "input_prompt", path, number)
-        ended = str(row.get("stop_reason"))
+        text = _text(row, "input_prompt", where)
+        reply = _text(row, "output_response", where)
         yield _trajectory(
             episode_id=f"skyrl-{number}",
             group_id=f"skyrl-{_digest(text)}",
             request=EpisodeRequest.from_column(column, default=EpisodeRequest(env_id=env_class)),
-            messages=(
-                message("user", text),
-                message("assistant", _text(row, "output_response", path, number)),
-            ),
-            reward=math.fsum(_number(value, "score", path, number) for value in scores),
-            is_cut=ended == "length",
+            messages=(message("user", text), message("assistant", reply)),
+            reward=math.fsum(_number(value, "score", where) for value in scores),
+            is_cut=str(row.get("stop_reason")) == "length",
             metadata={"stop_reason": row.get("stop_reason"), "data_source": row.get("data_source")},
         )
 
@@ -106,10 +102,12 @@ def read_trl_dump(path: Path, *, reward_key: str | None = None) -> Iterator[Traj
         yield _trajectory(
             episode_id=f"trl-{step}-{number}",
             group_id=f"trl-{step}-{_digest(repr(prompt))}",
-            request=_column_request(row.get(ENVKIT_COLUMN), "trl"),
+            request=EpisodeRequest.from_column(
+                row.get(ENVKIT_COLUMN), default=EpisodeRequest(env_id="trl")
+            ),
             messages=(*prompt, *completion),
             # None in TRL means a rollout that could not be scored.
-            reward=None if value is None else _number(value, key, path, number),
+            reward=None if value is None else _number(value, key, f"{path}, line {number}"),
             metadata={"step": step, "advantage": row.get("advantage")},
         )
 
@@ -156,6 +154,13 @@ def _trajectory(
     name = episode_id.partition("-")[0]
     said = [str(entry["content"]) for entry in messages if entry["role"] == "assistant"]
     stop = StopReason.RESPONSE_TOKENS if is_cut else StopReason.TERMINATED
+    turn = TurnRecord(
+        turn=0,
+        prompt_tokens=0,
+        response_text="\n".join(said),
+        reward=reward,
+        finish_reason="length" if is_cut else UNKNOWN,
+    )
     return Trajectory(
         episode_id=episode_id,
         env_id=request.env_id,
@@ -163,7 +168,7 @@ def _trajectory(
         task=request.task or {},
         group_id=group_id,
         segments=(),
-        turns=(text_turn("\n".join(said), reward, is_cut=is_cut),),
+        turns=(turn,),
         messages=messages,
         reward=reward,
         stop_reason=StopReason.ABORTED if reward is None else stop,
@@ -199,16 +204,10 @@ def _json_row(line: str, needed: tuple[str, ...], where: str) -> dict[str, Any]:
 
 
 def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+    pa = arrow()
     try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-        arrow: Any = importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise MissingDependencyError.for_extra(
-            "reading a TRL dump", "pyarrow", "parquet"
-        ) from error
-    try:
-        return parquet.read_table(path).to_pylist()
-    except (OSError, arrow.ArrowException) as error:
+        return pa.parquet.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
         raise StorageError(f"{path} is not a readable parquet file: {error}") from error
 
 
@@ -229,23 +228,18 @@ def _reward_column(rows: Sequence[Mapping[str, Any]], key: str | None) -> str:
     return key
 
 
-def _column_request(value: object, name: str) -> EpisodeRequest:
-    return EpisodeRequest.from_column(value, default=EpisodeRequest(env_id=name))
-
-
-def _text(row: Mapping[str, Any], key: str, path: Path, number: int) -> str:
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row[key]
     if not isinstance(value, str):
-        raise StorageError(f"{path}, line {number}: {key!r} must be a string, got {value!r:.80}")
+        raise StorageError(f"{where}: {key!r} must be a string, got {value!r:.80}")
     return value
 
 
-def _number(value: object, key: str, path: Path, number: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise StorageError(
-            f"{path}, line {number}: {key!r} must be a finite number, got {value!r:.80}"
-        )
-    return float(value)
+def _number(value: object, key: str, where: str) -> float:
+    number = finite(value)
+    if number is None:
+        raise StorageError(f"{where}: {key!r} must be a finite number, got {value!r:.80}")
+    return number
 
 
 def _digest(text: str) -> str:

@@ -15,7 +15,7 @@ from envkit.cli.options import Overwrite, parse_env_kwargs
 from envkit.cli.trust import check_rows
 from envkit.errors import ConfigurationError
 from envkit.registration import registry
-from envkit.rollout import read_requests
+from envkit.rollout.request import read_requests
 from envkit_exchange.inspect_log import export_inspect
 from envkit_exchange.tables import SUFFIXES, check_target
 from envkit_exchange.task_rows import TaskFormat

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import Interval, wilson_interval
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run_settings import RUN_FILE, command_settings
 from envkit.rollout.sources import canonical_json
 from envkit.secrets import without_secrets

@@ -149,7 +149,7 @@ def export_tasks(
     *,
     with_images: bool = False,
     group_bytes: int = GROUP_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Write tasks as a dataset and return its number of rows.
 
@@ -181,13 +181,12 @@ def _rows(
     draw: TaskDraw,
     kind: TaskFormat,
     with_images: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None],
 ) -> Iterator[dict[str, Any]]:
     build = ROW_BUILDERS[kind]
     for done, example in enumerate(draw, start=1):
         yield build(example, with_images=with_images)
-        if progress is not None:
-            progress(done, draw.count)
+        progress(done, draw.count)
 
 
 def _made(env_id: str, arguments: Mapping[str, Any]) -> Env:

@@ -16,13 +16,13 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, DatasetError, StorageError
 from envkit.files import storage_errors
 from envkit.messages import Message, images_of, text_of
-from envkit.rollout import role_of, rollout_id_of
+from envkit.rollout.multi_agent import rollout_id_of
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory, read_trajectories
 from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.storage import Source, trajectory_file
-from envkit.trajectory.trajectory import TAIL
+from envkit.trajectory.trajectory import TAIL, role_of
 from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
 from envkit_exchange.task_rows import image_struct
 
@@ -138,7 +138,7 @@ def export_trajectories(
     selection: Selection,
     *,
     group_bytes: int = GROUP_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ExportTally:
     """Write a trajectory file as a dataset.
 
@@ -158,7 +158,7 @@ def export_trajectories(
     """
     contents = contents_of(source)
     tally = ExportTally()
-    rows = _rows(source, kind, selection, contents, tally, progress or _silent)
+    rows = _rows(source, kind, selection, contents, tally, progress)
     schema = _schema(target, kind, contents)
     if kind is TrajectoryFormat.HF:
         tally.rows = write_folder(rows, target, schema, split=_SPLIT, group_bytes=group_bytes)
@@ -197,10 +197,6 @@ def _schema(target: Path, kind: TrajectoryFormat, contents: Contents) -> dict[st
     if kind is not TrajectoryFormat.HF and target.suffix != ".parquet":
         return None
     return {**image_column(), **schema_of_rows(arrow(), with_parts=contents.has_images)}
-
-
-def _silent(done: int, total: int) -> None:
-    del done, total
 
 
 def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Row, ...]:

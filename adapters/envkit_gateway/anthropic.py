@@ -73,7 +73,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
             for entry in reading.objects(body, "tools")
         )
         if held is None
-        else held.tools,
+        else held.request.tools,
         continues_reply=continues_reply,
         may_call=choice != "none",
         variables=reading.variables_of(body, None if stops else output.get("effort")),
@@ -88,12 +88,10 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
 
 
 def _held(body: Mapping[str, Any], turns: Sequence[Turn]) -> Turn | None:
-    """Return the reply that a body continues, which sends only what is new; None without one.
-
-    The SDK's `tool_runner` and `thread` send a whole conversation with `create`, then `continue`.
-    """
+    """Return the reply that a body continues, which sends only what is new; None without one."""
     thread = take(body, "thread", dict, default={})
     kind = thread.get("type", "create")
+    # The SDK's `tool_runner` and `thread` send a whole conversation with `create`, then `continue`.
     if kind == "create":
         return None
     if kind != "continue":

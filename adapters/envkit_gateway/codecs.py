@@ -45,12 +45,14 @@ class Codecs:
             return
         making = self._made.get(request.asks_of_template)
         if making is None:
+            # Each codec calibrates the template again, for up to a second.
             if len(self._made) >= _MOST:
                 raise bad_request(
                     f"an episode may use {_MOST} different settings of the chat template"
                 )
             making = asyncio.create_task(self._make(request))
             self._made[request.asks_of_template] = making
+        # Other requests wait for the same codec.
         await asyncio.shield(making)
 
     async def _make(self, request: AgentRequest) -> ChatCodec:

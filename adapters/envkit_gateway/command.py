@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from envkit.errors import EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit.threads.pool import WorkerPool
-from envkit_gateway.agents import AgentResult, AgentTask
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
 _NOT_EXECUTABLE, _NOT_STARTED = 126, 127
@@ -72,14 +72,7 @@ async def untouched_folder(pool: WorkerPool, task: AgentTask) -> AsyncGenerator[
 
 
 async def run_command(
-    argv: Sequence[str],
-    task: AgentTask,
-    folder: Path,
-    pool: WorkerPool,
-    *,
-    max_disk_mb: int,
-    key: str = "",
-    says_answer: bool = True,
+    settings: AgentSettings, task: AgentTask, folder: Path, pool: WorkerPool, *, key: str = ""
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
@@ -90,13 +83,12 @@ async def run_command(
     cancelled.
 
     Args:
-        argv: The command.
+        settings: The command. Its standard output is the answer, without `answer.txt` and unless
+            it takes steps.
         task: The agent's input.
         folder: An empty folder.
         pool: Threads for its files.
-        max_disk_mb: Maximum size of the folder in MB, including home and temporary files.
         key: The only line of its standard input, which is empty without it. Nothing else has it.
-        says_answer: Whether standard output is the answer, without `answer.txt`.
 
     Raises:
         EnvFault: No process can be started.
@@ -108,19 +100,13 @@ async def run_command(
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
     }
-    ended = await _supervised(
-        argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb, key=key
-    )
-    return await pool.run(lambda: _result(folder, ended, max_disk_mb, says_answer=says_answer))
+    most, argv = settings.max_disk_mb, settings.argv() or ()
+    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=most, key=key)
+    return await pool.run(lambda: _result(folder, ended, most, says_answer=not settings.steps))
 
 
 async def grade_command(
-    argv: Sequence[str],
-    task: Mapping[str, Any],
-    folder: Path,
-    pool: WorkerPool,
-    *,
-    max_disk_mb: int,
+    settings: AgentSettings, task: Mapping[str, Any], folder: Path, pool: WorkerPool
 ) -> Grade:
     """Run a command that grades an agent's folder, once the agent is gone.
 
@@ -129,11 +115,10 @@ async def grade_command(
     so none of the agent's settings apply.
 
     Args:
-        argv: The command.
+        settings: The command that grades, and how large the agent's folder may be.
         task: The environment's task.
         folder: The agent's folder.
         pool: Threads for its files.
-        max_disk_mb: Maximum size of the agent's folder in MB.
 
     Raises:
         UngradedError: The command cannot be started or was killed, or left no number where it
@@ -147,7 +132,8 @@ async def grade_command(
         text = json.dumps(task, ensure_ascii=False, default=str)
         await pool.run(lambda: (own / "task.json").write_text(text, "utf-8"))
         variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
-        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
+        argv, most = argv_of("agent.grade", settings.grade or ()), settings.max_disk_mb
+        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=most)
         return await pool.run(lambda: _grade(own, ended))
     finally:
         await pool.run(lambda: _remove(own))
@@ -163,6 +149,7 @@ async def _supervised(
     key: str = "",
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
+    # A proxy cannot reach the gateway on loopback.
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
@@ -188,6 +175,7 @@ async def _supervised(
             await _stop(process)
             raise
         finally:
+            # The supervisor was killed, perhaps by the command, before it could clean up.
             if process.returncode is None or process.returncode < 0:
                 await asyncio.to_thread(_kill_orphans, logs)  # it looks at every process
         return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
@@ -216,10 +204,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _kill_orphans(folder: Path) -> None:
-    """Kill what a dead supervisor left: processes with the folder in their environment or as home.
-
-    A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
-    """
+    """Kill what a dead supervisor left: processes in the folder, or with it in their variables."""
+    # A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
     mark = os.fsencode(folder)
     for _ in range(20):
         found = [one for one in Path("/proc").glob("[0-9]*") if _is_in(one, mark)]
@@ -241,7 +227,8 @@ def _is_in(process: Path, mark: bytes) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of any depth, for which `shutil.rmtree` has neither stack nor descriptors."""
+    """Remove a folder of any depth."""
+    # `shutil.rmtree` has neither the stack nor the descriptors for a very deep one.
     subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
@@ -271,6 +258,7 @@ def _write(folder: Path, task: AgentTask) -> None:
 def _result(folder: Path, ended: "_Ended", max_disk_mb: int, *, says_answer: bool) -> AgentResult:
     status = ended.status
     answer = _read(folder / "work" / "answer.txt")
+    # What a failed command printed is a message, not an answer.
     if answer is None and status == 0 and says_answer:
         answer = ended.said
     reward: float | None = None
@@ -327,6 +315,7 @@ def _reward(path: Path) -> float | None:
 
 def _read(path: Path) -> str | None:
     """Return a file's text; None if there is no regular file."""
+    # The command may put a pipe there, which is never read to its end, or a link to any file.
     if not path.is_file() or path.is_symlink():
         return None
     with path.open("rb") as file:

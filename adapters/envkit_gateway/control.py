@@ -13,7 +13,7 @@ from envkit.errors import EpisodeStateError
 from envkit.messages import Message
 from envkit.rollout.boundary import StepOutcome
 from envkit.success import finite
-from envkit_gateway.agents import AgentTask
+from envkit_gateway.agents import AgentSettings, AgentTask
 from envkit_gateway.request import RequestRefused, bad_request, take
 
 PATH: Final = "/v1/env"
@@ -29,21 +29,19 @@ class Control:
         self,
         task: AgentTask,
         step: Callable[[str], Awaitable[StepOutcome]],
-        *,
-        takes_steps: bool,
-        takes_rewards: bool,
+        settings: AgentSettings,
     ) -> None:
         """Take an episode after its reset.
 
         Args:
             task: The agent's input.
             step: Takes a step, as for `AgentTask.step`.
-            takes_steps: Whether the process may reset and step.
-            takes_rewards: Whether it may give rewards, and sees those of its steps.
+            settings: Whether the process may reset and step, and whether it may give rewards and
+                sees those of its steps.
         """
         self.key: Final = f"sk-envkit-control-{secrets.token_hex(16)}"
         self._task, self._step = task, step
-        self._takes_steps, self._takes_rewards = takes_steps, takes_rewards
+        self._settings = settings
         self._taken = 0
         self._last: tuple[str, asyncio.Task[dict[str, Any]]] | None = None
         self._rewards: dict[str, float] = {}
@@ -63,7 +61,7 @@ class Control:
         known = {"reset": self._reset, "step": self._stepped, "reward": self._rewarded}
         if name not in known:
             raise RequestRefused(404, f"no {PATH}/{name} here; POST to {list(known)} below {PATH}")
-        is_allowed = self._takes_rewards if name == "reward" else self._takes_steps
+        is_allowed = self._settings.rewards if name == "reward" else self._settings.steps
         if not is_allowed:
             setting = "agent.rewards" if name == "reward" else "agent.steps"
             raise RequestRefused(403, f"{PATH}/{name} needs {setting}: true in the configuration")
@@ -122,7 +120,7 @@ class Control:
             "messages": [_wire(outcome.message)],
             "done": step.terminated or step.truncated,
         }
-        return {**found, "reward": step.reward} if self._takes_rewards else found
+        return {**found, "reward": step.reward} if self._settings.rewards else found
 
     async def _rewarded(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Give a reward once for each id."""

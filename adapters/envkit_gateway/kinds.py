@@ -43,6 +43,7 @@ def kinds_of(sequences: Sequence[OpenSequence]) -> dict[int, str]:
         sequences: The sequences of a session, in the order in which they began.
     """
     has_tools = any(sequence.has_tools for sequence in sequences)
+    # In a session without tools every sequence may be the conversation.
     rest = [sequence for sequence in sequences if has_tools and not sequence.has_tools]
     known = [sequence for sequence in sequences if sequence.has_tools or not has_tools]
     kinds: dict[int, str] = {}

@@ -32,6 +32,8 @@ class Committed:
         """
         for count in reversed(range(1, len(messages))):
             known = self._turns.get(keys[count - 1], ())
+            # Several replies may say the same: the one that the client received, and the latest of
+            # these.
             for turn in sorted(known, key=_preference, reverse=True):
                 if _keeps_thinking(turn, messages):
                     return turn, count
@@ -40,7 +42,7 @@ class Committed:
 
 def _keeps_thinking(turn: Turn, messages: Sequence[AgentMessage]) -> bool:
     """Return whether no message up to a turn comes back with other thinking."""
-    expected = [{thinking_of(one)} for one in turn.asked] + [{""}]
+    expected = [{thinking_of(one)} for one in turn.request.messages] + [{""}]
     known: Turn | None = turn
     while known is not None:
         assert known.reply is not None  # it was committed

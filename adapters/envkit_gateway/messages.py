@@ -137,7 +137,8 @@ def _same(arguments: str) -> str:
 
 
 def _number(text: str) -> float | int:
-    """Return a number as JavaScript writes it: 2.0 comes back as 2."""
+    """Return a number as JavaScript writes it."""
+    # A client in JavaScript sends 2.0 back as 2.
     value = float(text)
     return int(value) if value.is_integer() else value
 

@@ -37,12 +37,14 @@ class OpenSequences:
     def after(self, parent: Turn, request: AgentRequest) -> OpenSequence:
         """Return the sequence that continues after a reply: the reply's own, or a branch."""
         sequence = parent.sequence
+        # Two requests may continue one reply at the same moment: only the first one extends it.
         if sequence.turns[-1] is parent and not parent.is_extended:
             parent.is_extended = True
             return sequence
         branch = self.start(request, ForkReason.BRANCH)
         branch.trunk, branch.shared = parent, parent.segments
         record, source = branch.record, sequence.record
+        # Each sampled token is trained once, in the sequence that sampled it.
         shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
         record.ledger.replay(shared)
         record.messages += source.messages[: parent.said]

@@ -24,30 +24,18 @@ from envkit.errors import (
 from envkit.grading import UNGRADED, UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.reply import Reply
+from envkit.rollout import recovery
 from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.recovery import (
-    Attempt,
-    EpisodeLostError,
-    RecoveringEnv,
-    end_session,
-    play_with_restarts,
-)
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.success import IS_SUCCESS, OWN_REWARD, finite, own_reward
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of, call_agent
-from envkit_gateway.command import (
-    Grade,
-    agent_folder,
-    grade_command,
-    run_command,
-    untouched_folder,
-)
+from envkit_gateway import command
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, call_agent
 from envkit_gateway.control import Control
 from envkit_gateway.credit import Credit, is_finite
 from envkit_gateway.recording import Outcome, trajectory_of
@@ -86,23 +74,22 @@ class AgentPlayer:
         setup: Setup,
         spec: EpisodeSpec,
         host: EnvHost,
-        pool: WorkerPool,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play an episode; the arguments are those of `play_any`."""
         async with self._lent() as gateway:
 
-            async def play(attempt: Attempt) -> Trajectory:
-                episode = _Episode(self._settings, setup, spec, pool, attempt, gateway)
+            async def play(env: recovery.RecoveringEnv) -> Trajectory:
+                episode = _Episode(self._settings, setup, spec, host.pool, env, gateway)
                 found = await episode.play()
                 if episode.breaks_env and host.can_rebuild:
                     host.mark_broken()
                 return found
 
             try:
-                return (await play_with_restarts(setup, spec, host, interrupt, play),)
+                return (await recovery.play_with_restarts(setup, spec, host, interrupt, play),)
             finally:
-                await end_session(setup.engine, spec.episode_id)
+                await recovery.end_session(setup.engine, spec.episode_id)
 
     @asynccontextmanager
     async def _lent(self) -> AsyncGenerator[Gateway]:
@@ -134,6 +121,7 @@ class AgentPlayer:
                 await closing.wait()
 
         self._server = asyncio.create_task(serve())
+        # The server may fail to start, and then `ready` is never set.
         await asyncio.wait([self._server, ready], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await self._server  # raises why it could not start
@@ -149,21 +137,20 @@ class _Episode:
         setup: Setup,
         spec: EpisodeSpec,
         pool: WorkerPool,
-        attempt: Attempt,
+        env: recovery.RecoveringEnv,
         gateway: Gateway,
     ) -> None:
         self._settings, self._setup, self._spec = settings, setup, spec
         self._pool, self._gateway = pool, gateway
-        self._env: RecoveringEnv = attempt.env
-        self._interrupt, self._restarts = attempt.interrupt, attempt.restarts
+        self._env, self._interrupt, self._restarts = env, env.interrupt, env.restarts
         self._record = EpisodeRecord()
-        self._record.started = attempt.started
+        self._record.started = env.started
         self._last: Step | None = None
         self._earned: list[Credit] = []  # of the environment's steps
         self._given: list[Credit] = []  # of the agent
         self._env_fault: Fault | None = None
         self._agent_error: BaseException | None = None
-        self._lost: EpisodeLostError | None = None
+        self._lost: recovery.EpisodeLostError | None = None
         self._is_over = False
         self._stepping = asyncio.Lock()
         self.breaks_env = False
@@ -202,14 +189,16 @@ class _Episode:
             self._pool,
             self._interrupt,
             env=self._env.env,
-            task=record.task,
             limits=limits,
             trace=trace,
         )
         has_folder = self._settings.function is None  # a function needs none
-        async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
+        made = command.agent_folder(self._pool) if has_folder else nullcontext(Path())
+        async with made as folder:
             task = self._task(session, reset)
-            control = self._control(session, task)
+            control: Control | None = None
+            if self._settings.steps or self._settings.rewards:
+                control = Control(task, partial(self._step, session), self._settings)
             async with self._gateway.serving(session, control):
                 outcome = await self._outcome(session, task, control, folder)
             if self._settings.grade is not None and outcome.reward is not None:
@@ -243,23 +232,13 @@ class _Episode:
         trace.add({"started": time.time(), "episode_id": spec.episode_id, **about})
         return trace
 
-    def _control(self, session: Session, task: AgentTask) -> Control | None:
-        settings = self._settings
-        if not (settings.steps or settings.rewards):
-            return None
-        return Control(
-            task,
-            partial(self._step, session),
-            takes_steps=settings.steps,
-            takes_rewards=settings.rewards,
-        )
-
     async def _outcome(
         self, session: Session, task: AgentTask, control: Control | None, folder: Path
     ) -> Outcome:
         running = asyncio.ensure_future(self._run(task, control, folder))
         try:
             result, is_late = await self._awaited(running)
+            # Nobody knows whether the step took effect, so its reward cannot be known.
             if result is None and self._stepping.locked():
                 self._env_fault = EnvFault(
                     "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
@@ -268,6 +247,7 @@ class _Episode:
                 await control.close()
         finally:
             await self._stop(running)
+        # Closing the session cancels what it samples.
         was_sampling = session.is_sampling
         await session.close()
         if result is not None and result.answer is not None and self._is_running:
@@ -286,7 +266,9 @@ class _Episode:
     async def _stop(self, running: "asyncio.Future[AgentResult]") -> None:
         """Kill a command; cancel a function, and stop waiting for it if it does not return."""
         running.cancel()
+        # Nobody awaits one that is left behind, so its error is read here.
         running.add_done_callback(lambda one: one.cancelled() or one.exception())
+        # A command is killed and always ends; a function may ignore its cancellation.
         await asyncio.wait([running], timeout=_STOP_S if self._settings.function else None)
 
     @property
@@ -316,15 +298,8 @@ class _Episode:
         try:
             if function is not None:
                 return await call_agent(function, task, self._pool)
-            return await run_command(
-                self._settings.argv() or (),
-                task,
-                folder,
-                self._pool,
-                max_disk_mb=self._settings.max_disk_mb,
-                key="" if control is None else control.key,
-                says_answer=not self._settings.steps,
-            )
+            key = "" if control is None else control.key
+            return await command.run_command(self._settings, task, folder, self._pool, key=key)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -343,7 +318,7 @@ class _Episode:
             return found.reward
 
         async def untouched() -> None:
-            async with untouched_folder(self._pool, task) as fresh:
+            async with command.untouched_folder(self._pool, task) as fresh:
                 await self._grade(task, fresh)
 
         grader = f"agent.grade {self._settings.grade} {self._settings.timeout_s}"
@@ -352,23 +327,19 @@ class _Episode:
         except EnvFault as fault:
             if self._interrupt.reason is StopReason.ABORTED:
                 return Outcome(stop_reason=StopReason.ABORTED)
-            found = FaultRecord.of(FaultPlace.REWARDS, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, fault))
         info = {**_without_verdict(outcome.info or {}), "grade_output": output, **settled.info()}
         return _rewarded(replace(outcome, info=info), settled.score, self._given)
 
-    async def _grade(self, task: AgentTask, folder: Path) -> Grade:
+    async def _grade(self, task: AgentTask, folder: Path) -> command.Grade:
         """Run the command that grades in a folder.
 
         Raises:
             UngradedError: It failed, or took longer than it may.
             EnvFault: The episode ended before it.
         """
-        argv = argv_of("agent.grade", self._settings.grade or ())
-        limit = self._settings.max_disk_mb
-        running = asyncio.ensure_future(
-            grade_command(argv, task.task, folder, self._pool, max_disk_mb=limit)
-        )
+        grading = command.grade_command(self._settings, task.task, folder, self._pool)
+        running = asyncio.ensure_future(grading)
         try:
             grade, is_late = await self._awaited(running)
         finally:
@@ -411,7 +382,7 @@ class _Episode:
                 raise EpisodeStateError("the environment has ended the episode")
             try:
                 outcome = await self._env.step(Reply(text=text))
-            except EpisodeLostError as lost:
+            except recovery.EpisodeLostError as lost:
                 self._lost = lost
                 raise
             except Fault as fault:
@@ -440,7 +411,7 @@ class _Episode:
     async def _answer(self, session: Session, text: str) -> None:
         try:
             await self._step(session, text)
-        except (Fault, EpisodeLostError):
+        except (Fault, recovery.EpisodeLostError):
             return  # `_step` keeps it
 
     def _failure(self, session: Session) -> Outcome | None:
@@ -454,18 +425,16 @@ class _Episode:
             result = AgentResult(error=f"the last step took too long: {fault}")
             return self._scored(result, StopReason.STEP_TIMEOUT)
         if fault is not None:
-            found = FaultRecord.of(FaultPlace.STEP, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.STEP, fault))
         assert session.fault is not None
-        is_ledger = session.fault.where is FaultPlace.LEDGER
-        reason = StopReason.LEDGER_FAULT if is_ledger else StopReason.ENGINE_FAULT
-        return Outcome(stop_reason=reason, fault=session.fault)
+        return Outcome.after(session.fault)
 
     def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> Outcome:
         """Return how an episode ended whose agent did not."""
         reason = self._interrupt.reason
         if reason is StopReason.ABORTED:
             return Outcome(stop_reason=StopReason.ABORTED)
+        # The agent could not have gone on, so the policy must not pay for the time.
         if was_sampling or not session.turns:
             what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
             fault = EngineFault(
@@ -475,8 +444,7 @@ class _Episode:
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
-            found = FaultRecord.of(FaultPlace.GENERATE, fault)
-            return Outcome(stop_reason=StopReason.ENGINE_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.GENERATE, fault))
         ended = StopReason.STEP_TIMEOUT if is_late else reason or StopReason.EPISODE_TIMEOUT
         return self._scored(AgentResult(error="the agent was stopped"), ended)
 
@@ -489,8 +457,7 @@ class _Episode:
                 "AgentTask.base_url (OpenAI) or AgentTask.url (Anthropic) with AgentTask.api_key",
                 kind=FaultKind.PERMANENT,
             )
-            found = FaultRecord.of(FaultPlace.STEP, missing)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+            return Outcome.after(FaultRecord.of(FaultPlace.STEP, missing))
         ended = StopReason.TERMINATED
         if session.stop_reason is not None:
             ended = session.stop_reason
@@ -505,6 +472,8 @@ class _Episode:
         reward, earlier = 0.0, [*self._given, *self._earned]
         info = dict(self._last.info) if self._last is not None else {}
         if result.reward is not None:
+            # The agent's reward takes the place of the environment's, whose steps then count
+            # nothing.
             reward, earlier, info = result.reward, self._given, _without_verdict(info)
         if result.error is not None:
             info["agent_error"] = result.error
@@ -521,8 +490,7 @@ def _rewarded(outcome: Outcome, final: float, earlier: Sequence[Credit]) -> Outc
         return replace(outcome, reward=final, earlier=tuple(earlier))
     rewards = [*(one.reward for one in earlier), final]
     error = ContractError(f"an agent's rewards must be finite, and their sum, got {shown(rewards)}")
-    found = FaultRecord.of(FaultPlace.REWARDS, error)
-    return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+    return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, error))
 
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:

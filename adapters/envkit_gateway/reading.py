@@ -54,13 +54,6 @@ send the whole history each time."""
 P = TypeVar("P", bound=Part)
 _MOST_RANKED: Final = 20
 """OpenAI's limit."""
-ROLES: Final[Mapping[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
 
 
 def role_of(entry: Mapping[str, Any], roles: Sequence[str]) -> Role:
@@ -76,7 +69,7 @@ def role_of(entry: Mapping[str, Any], roles: Sequence[str]) -> Role:
     role = entry.get("role")
     if role not in roles:
         raise bad_request(f"a message's role must be one of {list(roles)}, got {role!r}")
-    return ROLES[str(role)]
+    return cast("Role", "system" if role == "developer" else role)
 
 
 def parts_of(

@@ -3,18 +3,24 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from envkit.messages import Message, text_of
 from envkit.rollout.record import EpisodeRecord
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import Branch
-from envkit.trajectory.stop import FaultRecord, StopReason
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import AGENT, Trajectory
 from envkit_gateway.credit import Credit, credit_turns, number_calls
 from envkit_gateway.kinds import MAIN, Train, kinds_of
 from envkit_gateway.session import Session
 from envkit_gateway.turn import OpenSequence, Turn, TurnState
+
+_ENDS: Final = {
+    FaultPlace.GENERATE: StopReason.ENGINE_FAULT,
+    FaultPlace.LEDGER: StopReason.LEDGER_FAULT,
+}
+"""How faults outside the environment end an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,11 @@ class Outcome:
     fault: FaultRecord | None = None
     info: Mapping[str, Any] | None = None
     """Info of the environment's last step, for the last call."""
+
+    @classmethod
+    def after(cls, fault: FaultRecord) -> "Outcome":
+        """Return the outcome of an episode that a fault ended."""
+        return cls(stop_reason=_ENDS.get(fault.where, StopReason.ENV_FAULT), fault=fault)
 
     @property
     def total(self) -> float | None:
@@ -151,11 +162,12 @@ class _Writer:
         )
         label = sequence.label if kind != MAIN else ""  # some clients label every request
         info: dict[str, Any] = {} if kind == MAIN else {"agent": f"{kind} {label}".strip()}
-        if turn.unenforced:
-            info["unenforced"] = list(turn.unenforced)
-            self.unenforced.update(turn.unenforced)
+        if turn.request.unenforced:
+            info["unenforced"] = list(turn.request.unenforced)
+            self.unenforced.update(turn.request.unenforced)
         record.turns.append(
             replace(
+                # The observation after it was sent in another sequence, or in none.
                 known if is_followed else known.without_observation(),
                 turn=number,
                 purpose=reason,
@@ -198,6 +210,7 @@ def _kept(turns: Sequence[Turn]) -> set[Turn]:
     """Return the turns whose reply the agent received or continued from."""
     kept: set[Turn] = set()
     for turn in reversed(turns):  # children come after their parents
+        # A client that continues from a reply has received it.
         if turn.state in (TurnState.DELIVERED, TurnState.READ) or turn in kept:
             kept.add(turn)
             if turn.parent is not None:

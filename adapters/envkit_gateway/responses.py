@@ -94,7 +94,7 @@ def _before(response: str, turns: Sequence[Turn]) -> list[AgentMessage]:
         return []
     for turn in turns:
         if turn.reply is not None and _response_id(turn) == response:
-            return [*turn.conversation[turn.has_instructions :]]
+            return [*turn.conversation[turn.request.has_instructions :]]
     raise bad_request(
         f"this session has no response {response!r:.80}: send the whole conversation",
         code="previous_response_not_found",
@@ -126,11 +126,9 @@ def _format(body: Mapping[str, Any]) -> str:
 
 
 def _tools(tool: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the functions of a tool, each with its namespace, and hosted tools.
-
-    A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
-    """
+    """Yield the functions of a tool, each with its namespace, and hosted tools."""
     kind = tool.get("type")
+    # A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
     if kind == "function" or kind in _HOSTED:
         yield tool, ""
     elif kind == "namespace":

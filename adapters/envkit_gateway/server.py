@@ -48,7 +48,8 @@ class Gateway:
         self._controls: dict[str, tuple[Session, Control]] = {}
         """The same."""
         self._pool = WorkerPool()
-        self._url = ""
+        self.url = ""
+        """Address of the server for agents, without `/v1`."""
 
     @asynccontextmanager
     async def running(
@@ -78,15 +79,10 @@ class Gateway:
             async with listening(
                 app, host=host, port=port, answer_s=_ANSWER_S, stop_s=_STOP_S, cancels_lost=True
             ) as address:
-                self._url = url or address
+                self.url = url or address
                 yield self
         finally:
             self._pool.close()
-
-    @property
-    def url(self) -> str:
-        """Address of the server for agents, without `/v1`."""
-        return self._url
 
     @asynccontextmanager
     async def serving(
@@ -176,9 +172,11 @@ class Gateway:
 
     async def _read(self, http: web.Request, dialect: ModuleType, session: Session) -> AgentRequest:
         data = await self._data(http)
+        # OpenAI's and Anthropic's SDKs count their own retries in this header.
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
+        # A copy, because a large body is read on a thread while other requests add turns.
         turns = tuple(session.turns)
 
         def read() -> AgentRequest:
@@ -238,6 +236,7 @@ def _parsed(
         request: AgentRequest = dialect.read(fields, turns)
     except RecursionError as error:
         raise bad_request("the body is nested too deeply") from error
+    # A client may retry a failed stream without streaming.
     same = {k: v for k, v in fields.items() if k not in ("stream", "stream_options")}
     text = dialect.PATH + json.dumps(same, sort_keys=True)
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -296,6 +295,7 @@ class _Delivery:
             turn.waiting += 1
         try:
             return await (self._streamed() if self._request.is_streamed else self._whole())
+        # aiohttp cancels the handler of a client that left, unless a write finds out first.
         except (ConnectionError, asyncio.CancelledError) as error:
             for turn in self._first:
                 if self._is_read:
@@ -363,6 +363,8 @@ class _Delivery:
                     async with asyncio.timeout(_KEEPALIVE_S):
                         await news.wait()
                 except TimeoutError:
+                    # Proxies and clients give up a connection that is silent while a reply waits
+                    # for the engine.
                     await response.write(b": keepalive\n\n")
                     continue
                 news.clear()

@@ -27,7 +27,6 @@ from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.seeds import derive_seed
-from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -71,7 +70,6 @@ class Session:
         interrupt: Interrupt,
         *,
         env: Env,
-        task: Task | None = None,
         limits: SessionLimits | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -83,8 +81,7 @@ class Session:
             spec: The episode.
             pool: Threads for tokenization and images.
             interrupt: Ends the episode early.
-            env: For engines that read the environment, such as a scripted policy.
-            task: The environment's, for the same engines.
+            env: For engines that read the environment and its task, such as a scripted policy.
             limits: None takes the defaults.
             trace: Gets every committed reply; None keeps no trace.
 
@@ -92,7 +89,7 @@ class Session:
         self.key = f"{KEY_PREFIX}{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
         self.limits, self.trace = limits or SessionLimits(), trace
-        self._sequences = OpenSequences(task or {})
+        self._sequences = OpenSequences(dict(env.task))
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
         """Outcomes of requests: "continued", "new", "replayed", "refused", and why a chat template
@@ -156,6 +153,7 @@ class Session:
         wanted = [replace(request, key=key) for key in _choice_keys(request)]
         known = [self._retried(one) for one in wanted]
         missing = known.count(None)
+        # A retry samples nothing, so no limit applies to it.
         if missing:
             self._check_limits(missing)
         if missing < len(known):
@@ -165,8 +163,10 @@ class Session:
         begun = [turn for turn, earlier in zip(turns, known, strict=True) if earlier is None]
         try:
             for turn in begun:
+                # Another client may wait for the same reply: leaving must not cancel it.
                 await asyncio.shield(turn.encoded)
         except asyncio.CancelledError as error:
+            # The session cancelled the request, not the client.
             if self.is_closed and not is_own_cancellation(error):
                 raise RequestRefused(403, OVER) from error
             for turn in begun:
@@ -207,7 +207,7 @@ class Session:
         prefix = PrefixKeys(self._codecs.start_text(request), request.messages)
         turn, covered = self._placed(request, prefix.keys)
         turn.encoded.add_done_callback(_read)
-        turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
+        turn.task = asyncio.create_task(self._answer(turn, prefix, covered))
         return turn
 
     def _encoder(self, record: EpisodeRecord, codec: ChatCodec) -> EpisodeEncoder:
@@ -255,6 +255,7 @@ class Session:
 
     def note_refusal(self, error: RequestRefused) -> None:
         """Note a refused request; a limit, such as that of the context, is none of these."""
+        # The policy can use up a limit at will, so that is no failure of the gateway.
         if error.status in _UNABLE and error.code != TOO_LONG:
             fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
             self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
@@ -309,14 +310,9 @@ class Session:
             number=next(self._numbers),
             sequence=sequence,
             parent=parent,
-            request_key=request.key,
+            request=request,
             prefix=keys[-1],
             place=len(keys) - request.continues_reply,
-            asked=request.messages,
-            has_instructions=request.has_instructions,
-            tools=request.tools,
-            continues_reply=request.continues_reply,
-            unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
             live=Live() if self._is_live(request) else None,
         )
@@ -327,21 +323,17 @@ class Session:
         return turn, covered
 
     def _is_live(self, request: AgentRequest) -> bool:
-        """Return whether a client shall see a reply while the engine samples it.
-
-        Not with log-probabilities, and not if the client wrote the start of the reply, which may
-        have opened a thought.
-        """
+        """Return whether a client shall see a reply while the engine samples it."""
+        # Log-probabilities come with the whole reply, and a start that the client wrote may have
+        # opened a thought.
         wants_whole = request.wants_logprobs or request.continues_reply
         can_stream = self.setup.codec is not None and isinstance(self.setup.engine, StreamingEngine)
         return request.is_streamed and can_stream and not wants_whole
 
-    async def _answer(
-        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, covered: int
-    ) -> None:
+    async def _answer(self, turn: Turn, prefix: PrefixKeys, covered: int) -> None:
         try:
             try:
-                room = await self._encode(turn, request, covered)
+                room = await self._encode(turn, covered)
             except UNRENDERABLE as error:
                 raise bad_request(f"the chat template cannot render this: {error}") from error
         except BaseException as error:  # the request's own answer says what failed
@@ -351,18 +343,18 @@ class Session:
                 raise
             return
         turn.encoded.set_result(None)
-        await self._sample(turn, request, prefix, room)
+        await self._sample(turn, prefix, room)
 
     def _withdraw(self, turn: Turn, error: BaseException) -> None:
         """Forget a request that got no reply, so that a retry continues where it did."""
         turn.state, turn.error = TurnState.FAILED, error
         self.turns.remove(turn)
-        if self._requests.get(turn.request_key) is turn:
-            del self._requests[turn.request_key]
+        if self._requests.get(turn.request.key) is turn:
+            del self._requests[turn.request.key]
         self._sequences.detach(turn)
         self._note(turn, error)
 
-    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
+    async def _encode(self, turn: Turn, covered: int) -> ReplyBudget:
         """Append the request's new messages to the turn's sequence, or start one with all.
 
         Returns:
@@ -371,9 +363,10 @@ class Session:
         Raises:
             RequestRefused: The context or a limit has no room.
         """
+        request = turn.request
         if turn.parent is not None:
             try:
-                room = await self._extend(turn, request, covered)
+                room = await self._extend(turn, covered)
             except TemplateError as error:
                 self.counts[f"template: {error}"[:160]] += 1
             else:
@@ -387,6 +380,7 @@ class Session:
         after = "continue" if request.continues_reply else "answer"
         encoded = await self._encoder(sequence.record, self._codecs.of(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
+        # Before anything is in the ledger: the request may be refused.
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         sequence.record.ledger.start(encoded, turn=0)
         sequence.prompt = list(sequence.record.messages)
@@ -394,14 +388,14 @@ class Session:
         self.counts["new"] += 1
         return room
 
-    async def _extend(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
+    async def _extend(self, turn: Turn, covered: int) -> ReplyBudget:
         """Append new messages after a recorded reply.
 
         Raises:
             TemplateError: The template cannot render them after a reply.
             RequestRefused: The context or a limit has no room.
         """
-        sequence, started = turn.sequence, time.perf_counter()
+        sequence, request, started = turn.sequence, turn.request, time.perf_counter()
         record, ledger = sequence.record, sequence.record.ledger
         pending = tuple(self._codecs.messages(request, covered))
         before = len(record.messages)
@@ -420,6 +414,7 @@ class Session:
             )
             await encoder.check(pending, encoded)
         except BaseException:
+            # A retry, or a request that is shorter, continues where this one did.
             del record.messages[before:]
             raise
         record.add_observation(encoded, time.perf_counter() - started)
@@ -468,9 +463,7 @@ class Session:
             )
         raise self._ended(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
 
-    async def _sample(
-        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, room: ReplyBudget
-    ) -> None:
+    async def _sample(self, turn: Turn, prefix: PrefixKeys, room: ReplyBudget) -> None:
         """Sample a reply and commit it, or note in the turn what failed."""
         record = turn.sequence.record
         draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=record.ledger.train_length)
@@ -481,8 +474,9 @@ class Session:
             turn.live.opened = opened or ""
         stream = None if turn.live is None else turn.live.stream
         try:
-            sampler = self._sampler(turn, request)
-            generation = await sampler.generate(draft, room, record, self.env, stream=stream)
+            generation = await self._sampler(turn).generate(
+                draft, room, record, self.env, stream=stream
+            )
             if generation.finish_reason is FinishReason.ABORT:
                 raise EngineFault("the episode was stopped while the engine sampled")
         except BaseException as error:  # an engine may be anybody's code
@@ -492,11 +486,11 @@ class Session:
                 raise
             return
         draft.add_generation(generation, time.perf_counter() - started)
-        self._commit(turn, request, draft, generation)
+        self._commit(turn, draft, generation)
         turn.live = None  # the ledger has the ids
         assert turn.reply is not None
-        if turn.continues_reply:
-            prefix = PrefixKeys(self._codecs.start_text(request), turn.conversation)
+        if turn.request.continues_reply:
+            prefix = PrefixKeys(self._codecs.start_text(turn.request), turn.conversation)
             self._committed.add(prefix.keys[-1], turn)
         else:
             self._committed.add(prefix.add(turn.reply.message), turn)
@@ -517,10 +511,11 @@ class Session:
             fault = LedgerFault(f"the request failed: {describe(error)}")
             self._faults[turn.prefix] = FaultRecord.of(FaultPlace.LEDGER, fault)
 
-    def _sampler(self, turn: Turn, request: AgentRequest) -> Sampler:
-        setup, sampling = self.setup, self.setup.sampling
+    def _sampler(self, turn: Turn) -> Sampler:
+        setup, sampling, request = self.setup, self.setup.sampling, turn.request
         repeats = self._asked[turn.prefix]  # best-of-n asks the same more than once
         self._asked[turn.prefix] += 1
+        # The same seed would give the agent its first sample again.
         if sampling.seed is not None and repeats:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, turn.prefix, repeats))
         if request.stop:
@@ -530,9 +525,7 @@ class Session:
             setup = replace(setup, sampling=sampling)
         return Sampler(setup, self.spec, self._interrupt, top_logprobs=request.top_logprobs)
 
-    def _commit(
-        self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
-    ) -> None:
+    def _commit(self, turn: Turn, draft: TurnDraft, generation: Generation) -> None:
         """Record a reply. Nothing is awaited until later requests can continue it."""
         record = turn.sequence.record
         text = draft.response_text = self._add_reply(record, draft, generation)
@@ -546,12 +539,13 @@ class Session:
             text=text,
             finish=generation.finish_reason,
             opened=draft.opened or "",
-            is_opening_known=bool(ids) and not turn.continues_reply,
+            is_opening_known=bool(ids) and not turn.request.continues_reply,
         )
         thoughts = reasoning_tokens(said, ids, self._codecs.own.decode_all) if ids else 0
         turn.reply = reply_of(
-            said, generation, request, number=turn.number, reasoning_tokens=thoughts
+            said, generation, turn.request, number=turn.number, reasoning_tokens=thoughts
         )
+        # The agent asked again and got a reply.
         self._faults.pop(turn.prefix, None)
         self.refusal = None
 

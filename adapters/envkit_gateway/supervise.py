@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     signal.set_wakeup_fd(stop_write)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
+    # A single file can fill the disk between two looks at the folder.
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

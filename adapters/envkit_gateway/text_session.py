@@ -48,7 +48,8 @@ class TextSession(Session):
         """Refuse to count: only the endpoint knows its tokenizer."""
         raise RequestRefused(404, "a chat endpoint counts no tokens")
 
-    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
+    async def _encode(self, turn: Turn, covered: int) -> ReplyBudget:
+        request = turn.request
         if request.continues_reply:
             raise bad_request("a chat endpoint starts a new message: leave out the start of one")
         sequence, record = turn.sequence, turn.sequence.record

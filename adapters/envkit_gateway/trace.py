@@ -71,7 +71,7 @@ class Trace:
     def _fields(self, turn: Turn) -> dict[str, Any]:
         reply, parent = turn.reply, turn.parent
         assert reply is not None  # it was committed
-        new = turn.asked if parent is None else turn.asked[parent.place + 1 :]
+        new = turn.request.messages[0 if parent is None else parent.place + 1 :]
         segments = turn.sequence.record.ledger.segments[: turn.segments]
         return {
             "time": time.time(),

@@ -10,7 +10,7 @@ from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.token_stream import TokenStream
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.request import AgentTool
+from envkit_gateway.request import AgentRequest
 
 
 class TurnState(StrEnum):
@@ -107,21 +107,11 @@ class Turn:
     """Number of the request in the session, including refused ones."""
     sequence: OpenSequence
     parent: "Turn | None"
-    request_key: str
+    request: AgentRequest
     prefix: str
     """Key of the conversation that it answers."""
-    unenforced: tuple[str, ...]
-    """Settings that the client requested and the engine cannot enforce."""
     place: int
     """Index of the reply among the conversation's messages."""
-    asked: tuple[AgentMessage, ...]
-    """The conversation before it, as the client sent it."""
-    has_instructions: bool
-    """Whether `asked` begins with instructions, which a following response does not inherit."""
-    tools: tuple[AgentTool, ...]
-    """The tools that the client offered."""
-    continues_reply: bool
-    """Whether the last message of `asked` is the start of the reply."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     live: Live | None = None
@@ -147,11 +137,11 @@ class Turn:
     def conversation(self) -> tuple[AgentMessage, ...]:
         """The messages up to and including the reply, which is one message with its start."""
         assert self.reply is not None  # the caller chose a turn that has one
-        said = self.reply.message
-        if not self.continues_reply:
-            return (*self.asked, said)
-        text = f"{self.asked[-1].text}{said.text}"
-        return (*self.asked[:-1], replace(said, parts=({"type": "text", "text": text},)))
+        said, asked = self.reply.message, self.request.messages
+        if not self.request.continues_reply:
+            return (*asked, said)
+        text = f"{asked[-1].text}{said.text}"
+        return (*asked[:-1], replace(said, parts=({"type": "text", "text": text},)))
 
 
 class Choice(NamedTuple):

@@ -93,12 +93,15 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill the worker and its descendants; a running call fails."""
         self._is_killed = True
+        # Shut down, not closed: another thread may wait on them, and a closed descriptor's number
+        # may be reused under it. The status socket is still read for the worker's report.
         for end, how in ((self._status, socket.SHUT_WR), (self._channel, socket.SHUT_RDWR)):
             with suppress(OSError):
                 end.shutdown(how)
 
     def close(self) -> None:
         """Close the environment if it is idle, kill the worker and wait for it to exit."""
+        # An environment that is busy cannot be asked to close: it is killed.
         if self._lock.acquire(blocking=False):
             try:
                 with suppress(EnvkitError):
@@ -107,6 +110,7 @@ class WorkerProcess:
                 self._lock.release()
         self.kill()
         with self._lock:
+            # A second close finds it closed.
             if self._status.fileno() >= 0:
                 self._end()
                 self._channel.close()
@@ -116,6 +120,7 @@ class WorkerProcess:
         if self._is_killed or self._end_text is not None or self._channel.fileno() < 0:
             raise _crashed("the environment's process has ended; build a fresh environment")
         try:
+            # The worker is gone. Reading finds out how it ended.
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._connection.send(frame)
             answer = self._connection.receive(lambda length: self._read(length, deadline))
@@ -157,6 +162,7 @@ class WorkerProcess:
                 reason = f" ({report['reason']})" if report["reason"] else ""
                 self._end_text = _ending(report["exit_code"], reason, report["output"])
             else:
+                # Its own process group is all that is left to know it by.
                 self._end_text = "was lost with its supervisor"
                 if self.pid is not None:
                     with suppress(ProcessLookupError, PermissionError):
@@ -197,6 +203,7 @@ class _SupervisorProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
+                # Ctrl-C in the terminal is for the caller, which ends the workers itself.
                 start_new_session=True,
             )
         _sockets.add(self._control)
@@ -294,6 +301,7 @@ def _spawn(key: str, deadline: float | None) -> tuple[socket.socket, socket.sock
     Raises:
         EnvFault: Its supervisor did not start, or not in time.
     """
+    # Per set of imports: one slow import must not hold up workers of other environments.
     with _locks.setdefault(key, threading.Lock()):
         running = _supervisors.get(key)
         if running is not None:

@@ -253,6 +253,7 @@ def _capabilities(told: Any) -> Capabilities:  # noqa: ANN401  # from a process 
         if type(value) is not type(default) and not (default is None and type(value) is int):
             raise FrameError(f"capability {entry.name} is {value!r:.80}")
         found[entry.name] = value
+    # Calls only wait for the worker, on any thread.
     return replace(Capabilities(**found), thread_safe=True, compute_bound=False)
 
 

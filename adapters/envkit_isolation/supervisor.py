@@ -64,6 +64,7 @@ class _Worker:
 
 def main() -> None:
     """Serve one caller until it goes away. Started by `envkit_isolation.process`."""
+    # It ends when its caller closes the control socket, and never before its workers.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[2]))
@@ -154,6 +155,7 @@ class _Supervisor:
         output, written = os.pipe()
         os.set_blocking(output, False)
         supervisor = os.getpid()
+        # A fork has only the thread that forked; locks of the others would stay locked in it.
         if _is_single_threaded():
             pid = os.fork()
             if pid == 0:
@@ -161,6 +163,7 @@ class _Supervisor:
                     self._become_worker(channel, written)
                     run_worker(supervisor)
                 finally:
+                    # Never back into the supervisor's loop, which is the parent's.
                     os._exit(1)
         else:
             pid = _spawn_cold(channel, written, supervisor)
@@ -170,11 +173,14 @@ class _Supervisor:
 
     def _become_worker(self, channel: int, written: int) -> None:
         os.setsid()
+        # Out of the way first: the channel may have one of the numbers that are overwritten.
         high = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, CHANNEL_FD + 1)
         for target in (1, 2):
             os.dup2(written, target)
         os.dup2(high, CHANNEL_FD, inheritable=False)
+        # Otherwise the sockets of other workers stay open in this one, and their ends go unnoticed.
         os.closerange(CHANNEL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        # The descriptors are closed already; the objects must not close their numbers again.
         self._control.detach()
         for worker in self._workers.values():
             worker.status.detach()
@@ -192,6 +198,8 @@ class _Supervisor:
                     _kill_group(pid)
         self._has_orphans = self._sweep()
         for worker in [w for w in self._workers.values() if w.exit_code is not None]:
+            # A leftover in an uninterruptible call cannot be killed now, and the caller waits for
+            # the report.
             late = time.monotonic() - worker.ended_at > _SWEEP_PATIENCE_S
             if late or not self._has_orphans:
                 self._report(worker)

@@ -71,11 +71,13 @@ def _prctl(option: int, value: int) -> None:
 
 def _settle(supervisor: int) -> None:
     """Tie the process to its supervisor and isolate it from other processes."""
+    # Inherited from the supervisor, whose loop this pipe wakes.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It died before the line above: its death signal will not come.
     if os.getppid() != supervisor:
         os._exit(1)
     become_subreaper()
@@ -114,13 +116,15 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _leave_if_forked(worker: int) -> None:
-    """Exit in a child forked by the environment, which would otherwise answer as well."""
+    """Exit in a child that the environment forked."""
+    # It would answer the caller as well.
     if os.getpid() != worker:
         os._exit(0)
 
 
 def _build(call: Frame) -> AnyEnv:
     data = call.data
+    # The supervisor may be older than what the caller has set since.
     os.environ.clear()
     os.environ.update(data["environ"])
     sys.path[:] = data["path"]
@@ -129,6 +133,7 @@ def _build(call: Frame) -> AnyEnv:
     if data["memory_mb"] is not None:
         _limit_memory(data["memory_mb"])
     for entry in data["registered"]:
+        # The supervisor may have imported the package that registers it.
         if f"{NAMESPACE}/{entry['id']}" not in gymnasium.registry:
             register(**entry)
     if data["env_id"] is not None:
@@ -143,6 +148,7 @@ def _build(call: Frame) -> AnyEnv:
 def _limit_memory(megabytes: int) -> None:
     """Limit the address space to current use plus the given amount."""
     used = 0
+    # Imports have reserved address space that the environment never uses.
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     limit = used + megabytes * 1024 * 1024
@@ -208,6 +214,7 @@ class ServedEnv:
         data = step._asdict()
         if self._outer is not self._env:
             data["info"] = with_own_reward(step.info, step.reward, self._env.own_reward)
+        # Most steps change none of it, so it is not sent with each.
         if self._facts() != self._told:
             data["state"] = self._state()
         return Frame(data | self._formatted(step.observation))

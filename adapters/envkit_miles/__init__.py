@@ -9,12 +9,8 @@ everything else is in `envkit_slime`. docs/trainers/miles.md has a complete run.
 
 from envkit_miles.data_source import DataSource
 from envkit_miles.generate import MilesForm, generate, generate_slime_form
-from envkit_slime import (
-    log_eval_rollout_data,
-    log_rollout_data,
-    post_process_rewards,
-    reward,
-)
+from envkit_slime.metrics import log_eval_rollout_data, log_rollout_data
+from envkit_slime.rewards import post_process_rewards, reward
 
 __all__ = [
     "DataSource",

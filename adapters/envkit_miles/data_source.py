@@ -1,9 +1,9 @@
 """A data source over an environment's own tasks: `--data-source-path envkit_miles.DataSource`."""
 
-import envkit_slime
+from envkit_slime import data_source
 
 
-class DataSource(envkit_slime.DataSource):
+class DataSource(data_source.DataSource):
     """Like `envkit_slime.DataSource`, with miles' samples."""
 
     trainer = "miles"

@@ -7,7 +7,6 @@ compared outcome by outcome. It creates no tokens: an engine plays through `envk
 
 import asyncio
 import secrets
-import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -20,6 +19,7 @@ from envkit.reply import Reply
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.limits import RetryBudget
 from envkit.rollout.recovery import RecoveringEnv
+from envkit.rollout.setup import EpisodeSpec
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -262,13 +262,8 @@ class Game:
         self.messages = [*system, reset.message]
 
     def _recovering(self) -> RecoveringEnv:
-        return RecoveringEnv(
-            self._host,
-            RetryBudget(),
-            episode_id=uuid.uuid4().hex,
-            seed=self.seed,
-            task=self._task,
-        )
+        spec = EpisodeSpec(seed=self.seed, task=self._task)
+        return RecoveringEnv(self._host, RetryBudget(), spec)
 
     async def _bring_back(
         self, first: str | None, turns: list[TurnRecord], snapshot: bytes | None

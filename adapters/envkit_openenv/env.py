@@ -13,6 +13,7 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Reset, Step, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.limits import Backoff
+from envkit.rollout.setting_types import built
 from envkit.seeds import derive_seed
 from envkit.success import checked_threshold
 from envkit.tasks import Task
@@ -111,7 +112,11 @@ class OpenEnvEnv(AsyncEnv):
         self.system_prompt = instructions
         self._reset_arguments = dict(reset_arguments or {})
         self._headers = bearer(key or os.environ.get(KEY_VARIABLE), headers)
-        self._limits = limits if isinstance(limits, SessionLimits) else _limits(limits or {})
+        self._limits = (
+            limits
+            if isinstance(limits, SessionLimits)
+            else built(SessionLimits, limits or {}, "limits")
+        )
         self.capabilities = Capabilities(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by their server
             replay_safe=is_repeatable,
             deterministic=is_repeatable,
@@ -358,10 +363,3 @@ def _address(base_url: object) -> str:
             "password as key"
         )
     return text
-
-
-def _limits(given: Mapping[str, Any]) -> SessionLimits:
-    try:
-        return SessionLimits(**given)
-    except TypeError as error:
-        raise ConfigurationError(f"limits must be those of SessionLimits: {error}") from error

@@ -1,6 +1,5 @@
 """Convert a model's reply to actions of a server, by the server's schema."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +16,6 @@ _MCP_ACTION: Final = "CallToolAction"
 """Title of the action of a server of MCP tools (openenv/core/env_server/mcp_types.py)."""
 _KEPT: Final = ("$defs", "additionalProperties")
 """Other keywords of an action's schema that its tool keeps."""
-_LONGEST_RECORD: Final = 2000
 _SHOWN: Final = 300
 
 
@@ -90,7 +88,7 @@ class CalledTools:
     def read(self, reply: Reply) -> Reading:
         """Return the calls of a reply, checked against their schemas."""
         parsed = parse_tool_calls(reply, self._format, tools=self.tools)
-        call = _recorded(parsed.calls[0]) if parsed.calls else None
+        call = parsed.calls[0].recorded() if parsed.calls else None
         problems = [*parsed.errors]
         if not parsed.calls and not problems:
             names = ", ".join(spec.name for spec in self.tools)
@@ -193,12 +191,3 @@ def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
             kind=FaultKind.PERMANENT,
         )
     return fields
-
-
-def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return a call for info, with overlong arguments truncated."""
-    record = call.to_json()
-    written = json.dumps(call.arguments, ensure_ascii=False)
-    if len(written) > _LONGEST_RECORD:
-        record["arguments"] = {"cut": written[:_LONGEST_RECORD]}
-    return {**record, "id": call.id[:64], "name": call.name[:64]}

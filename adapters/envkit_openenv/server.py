@@ -17,11 +17,7 @@ from typing import Any, Final, Literal, cast
 import envkit
 from envkit.access import Access, cannot_listen, check_port
 from envkit.env import Env, Observation, Step
-from envkit.errors import (
-    EnvFault,
-    EpisodeStateError,
-    MissingDependencyError,
-)
+from envkit.errors import EnvFault, EpisodeStateError, MissingDependencyError
 from envkit.reply import Reply
 from envkit.serving import abort_unread, ignore_errors, return_freed_answers
 from envkit_openenv.guard import Guard, ServerLimits

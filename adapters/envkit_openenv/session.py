@@ -28,6 +28,7 @@ import aiohttp
 from envkit import ranges
 from envkit.errors import EnvFault, EnvkitError, FaultKind
 from envkit.http_pool import HttpPool
+from envkit.rollout.setting_types import check_fields
 from envkit_openenv.protocol import read_message
 
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
@@ -56,6 +57,7 @@ class SessionLimits:
         Raises:
             ConfigurationError: One is not positive.
         """
+        check_fields(self, "limits")
         ranges.positive(**asdict(self))
 
 

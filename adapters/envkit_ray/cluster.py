@@ -55,8 +55,8 @@ class Cluster:
         if ray.is_initialized():
             if address is not None:
                 raise ConfigurationError(
-                    f"this process is connected to a Ray cluster already, got ray.address="
-                    f"{address!r}; drop the address"
+                    "this process is connected to a Ray cluster already, got "
+                    f"player_options.address={address!r}; drop the address"
                 )
             return cls(ray=ray, is_ours=False, default_cpus=0.0)
         where = address or os.environ.get("RAY_ADDRESS") or _LOCAL
@@ -82,12 +82,7 @@ class Cluster:
 
 
 def _init(ray: Any, **options: Any) -> threading.Event:  # noqa: ANN401  # Ray has no types
-    """Call `ray.init` on a thread that lives until the event is set or the process ends.
-
-    Linux kills the processes of a local cluster when the thread that started them ends
-    (`set_kill_on_parent_death_linux` in ray/_private/utils.py, PR_SET_PDEATHSIG). A thread of an
-    event loop ends with the loop, before the error that ended the loop is printed.
-    """
+    """Call `ray.init` on a thread that lives until the event is set or the process ends."""
     started, left = Future[None](), threading.Event()
 
     def hold() -> None:
@@ -99,6 +94,9 @@ def _init(ray: Any, **options: Any) -> threading.Event:  # noqa: ANN401  # Ray h
             started.set_result(None)
             left.wait()
 
+    # Linux kills the processes of a local cluster when the thread that started them ends
+    # (`set_kill_on_parent_death_linux` in ray/_private/utils.py, PR_SET_PDEATHSIG). A thread of an
+    # event loop ends with the loop, before the error that ended the loop is printed.
     threading.Thread(target=hold, name="envkit-ray", daemon=True).start()
     started.result()
     return left

@@ -54,5 +54,5 @@ def unusable(reason: str) -> ConfigurationError:
     lines = [line.strip() for line in reason.splitlines() if "Error" in line] or [reason]
     return ConfigurationError(
         f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the "
-        "extra ray on every node of the cluster, or list it in ray.runtime_env"
+        "extra ray on every node of the cluster, or list it in player_options.runtime_env"
     )

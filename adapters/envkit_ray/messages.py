@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
-from envkit.rollout import EpisodeSpec, Player
-from envkit.rollout.player import EpisodeOptions
+from envkit.rollout.player import Player
+from envkit.rollout.setup import EpisodeSpec
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -37,7 +37,6 @@ class Order:
     source: Packed
     spec: EpisodeSpec
     """Its episode id is unique to this attempt."""
-    options: EpisodeOptions
     interrupt: str
     """Id of the caller's interrupt; `Worker.stop` fires it."""
     reason: StopReason | None
@@ -97,7 +96,7 @@ def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
     except Exception as error:  # a module's import may raise anything
         raise ConfigurationError(
             f"the worker cannot load {what}: {describe(error)}. Install its package on every node "
-            "of the cluster, or list it in ray.runtime_env"
+            "of the cluster, or list it in player_options.runtime_env"
         ) from error
 
 

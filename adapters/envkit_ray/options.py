@@ -1,4 +1,4 @@
-"""The options of Ray workers: `RolloutConfig.workers` and `RolloutConfig.ray`."""
+"""The options of Ray workers: `workers` and `player_options` of `RolloutConfig`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.setting_types import check_keys, check_types
+from envkit.rollout.setting_types import built, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,20 @@ class RayOptions:
     """Ray's `runtime_env` of the workers, such as {"env_vars": {"OMP_NUM_THREADS": "1"}}."""
 
     def __post_init__(self) -> None:
-        """Reject invalid numbers.
+        """Reject invalid values.
 
         Raises:
             ConfigurationError: See the message.
         """
-        ranges.at_least(0, **{"ray.num_cpus": self.num_cpus})
-        ranges.at_least(1, **{"ray.max_attempts": self.max_attempts})
-        ranges.positive(**{"ray.start_timeout_s": self.start_timeout_s})
+        check_fields(self, "player_options")
+        ranges.at_least(0, **{"player_options.num_cpus": self.num_cpus})
+        ranges.at_least(1, **{"player_options.max_attempts": self.max_attempts})
+        ranges.positive(**{"player_options.start_timeout_s": self.start_timeout_s})
         if self.address is not None and self.address.startswith("ray://"):
             raise ConfigurationError(
-                f"ray.address must be HOST:PORT of the cluster's head node, got {self.address!r}: "
-                "a Ray client cannot hold the workers. Start the run on a node of the cluster"
+                "player_options.address must be HOST:PORT of the cluster's head node, got "
+                f"{self.address!r}: a Ray client cannot hold the workers. Start the run on a node "
+                "of the cluster"
             )
 
     @classmethod
@@ -51,6 +53,4 @@ class RayOptions:
             ConfigurationError: An unknown key (with a suggestion), an invalid value, or no workers.
         """
         ranges.at_least(1, workers=config.workers)
-        check_keys(cls, config.ray, "ray")
-        check_types(cls, config.ray, "ray")
-        return cls(**config.ray)
+        return built(cls, config.player_options, "player_options")

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
-from envkit.rollout import EpisodeSpec, Interrupt, RolloutConfig
 from envkit.rollout.availability import FirstOutage, Watched
 from envkit.rollout.breaker import Breaker
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.interrupt import CallCutError
-from envkit.rollout.player import AnyPlayer, EpisodeOptions
+from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.player import AnyPlayer
 from envkit.rollout.self_check import SelfCheck
+from envkit.rollout.setup import EpisodeSpec
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
 from envkit.trajectory.stop import StopReason
@@ -76,7 +77,7 @@ class RayPlayer(AnyPlayer):
             make_player: Makes the `Player` of a worker, in the worker: a function of a module, or
                 `functools.partial` of one. It may be asynchronous. Its settings are `config`
                 without `workers`.
-            config: `workers` is their number, `ray` has the options (`RayOptions`).
+            config: `workers` is their number, `player_options` are `RayOptions`.
             keeps_features: Send the processor's tensors of images with the trajectories. They are
                 50 to 100 times as large as the rest; a trainer that needs them saves computing
                 them again.
@@ -134,30 +135,23 @@ class RayPlayer(AnyPlayer):
         """Attempts at episodes that ended with their worker."""
         return self._workers.lost_calls
 
-    async def play_with(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        options: EpisodeOptions,
-        interrupt: Interrupt,
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode on a worker.
 
         Args:
             env: A `Source`, or a function of a module that builds an environment.
-            spec: As for `Player.play_with`.
-            options: As for `Player.play_with`.
-            interrupt: As for `Player.play_with`.
+            spec: As for `Player.play_spec`.
+            interrupt: As for `Player.play_spec`.
 
         Raises:
             ConfigurationError: As for `Player.play`, from the worker; or a built environment.
             RunFailedError: As for `Player.play`.
         """
-        if options.earlier is not None:
-            options = replace(options, earlier=messages.without_features(options.earlier))
-        order = messages.Order(
-            source=self._pack(env), spec=spec, options=options, interrupt="", reason=None
-        )
+        if spec.earlier is not None:
+            spec = replace(spec, earlier=messages.without_features(spec.earlier))
+        order = messages.Order(source=self._pack(env), spec=spec, interrupt="", reason=None)
         async with self._episodes.admitted(spec, interrupt) as admission:
             playing = self._played(order, interrupt)
             return await self._episodes.recorded(spec, playing, admission)
@@ -195,6 +189,7 @@ class RayPlayer(AnyPlayer):
         """
         found: list[int | None] = await self._ask("max_sessions", source, most=self.config.workers)
         known = [most for most in found if most is not None]
+        # One worker without a limit can play all episodes.
         if len(known) < len(found):
             return None
         return sum(known) + min(known) * (
@@ -215,7 +210,7 @@ class RayPlayer(AnyPlayer):
             try:
                 return await interrupt.cut(self._attempts(order, stop), patience_s=_STOP_S)
             except CallCutError:
-                return (order.options.earlier or self._episodes.without_play(order.spec, None),)
+                return (order.spec.earlier or self._episodes.without_play(order.spec, None),)
 
     @contextmanager
     def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:
@@ -238,7 +233,7 @@ class RayPlayer(AnyPlayer):
         for attempt in range(self._options.max_attempts):
             # Servers and environments can distinguish it from the lost one. What is resumed keeps
             # its id: its first tokens were sampled under it.
-            if attempt and order.options.earlier is None:
+            if attempt and order.spec.earlier is None:
                 spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
             sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
@@ -249,8 +244,8 @@ class RayPlayer(AnyPlayer):
             return messages.accepted(order.spec, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
-            "(ray.max_attempts); if its environment runs out of memory or ends the process, "
-            "isolation: process contains that",
+            "(player_options.max_attempts); if its environment runs out of memory or ends the "
+            "process, isolation: process contains that",
             kind=FaultKind.CRASHED,
         )
 
@@ -276,6 +271,7 @@ class RayPlayer(AnyPlayer):
             )
         if not isinstance(env, FunctionSource):
             return messages.pickled(env, "the environment's factory")
+        # Workers know an environment by these bytes, which pickling again may change.
         if env not in self._packed:
             self._packed[env] = messages.pickled(env, "the environment's factory")
         return self._packed[env]
@@ -304,6 +300,6 @@ class RayPlayer(AnyPlayer):
                 return found
         raise EnvFault(
             f"Ray workers were lost {self._options.max_attempts} times while they built the "
-            "environment (ray.max_attempts)",
+            "environment (player_options.max_attempts)",
             kind=FaultKind.CRASHED,
         )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
-from envkit.rollout import Outage
+from envkit.rollout.availability import Outage
 from envkit_ray.cluster import Cluster
 from envkit_ray.greeting import Hello, check_hello, check_import, unusable
 from envkit_ray.line import WorkerChannel, WorkerLostError
@@ -313,7 +313,8 @@ class Workers:
         except TimeoutError as error:
             raise EnvFault(
                 f"all {len(self.members)} Ray workers are lost and none recovered in "
-                f"{self._options.start_timeout_s:g} s (ray.start_timeout_s): {self._reason}",
+                f"{self._options.start_timeout_s:g} s (player_options.start_timeout_s): "
+                f"{self._reason}",
                 kind=FaultKind.CRASHED,
             ) from error
         finally:
@@ -346,8 +347,9 @@ class Workers:
         return ConfigurationError(
             f"{started} of {len(self.members)} Ray workers started in "
             f"{self._options.start_timeout_s:g} s. Each reserves {each:g} CPUs, and "
-            f"{self._cluster.resources()}.{reason} Lower workers, or set ray.num_cpus=0 if they "
-            "may share CPUs that are reserved; raise ray.start_timeout_s if they are just slow"
+            f"{self._cluster.resources()}.{reason} Lower workers, or set player_options.num_cpus=0 "
+            "if they may share CPUs that are reserved; raise player_options.start_timeout_s if "
+            "they are just slow"
         )
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401  # a coroutine

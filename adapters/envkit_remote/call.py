@@ -78,9 +78,7 @@ class Call:
                 return None
             if isinstance(error, faults.BROKEN_CONNECTION):
                 self._give_up()
-            raise faults.connection_fault(
-                self._dialect.title, http.base_url, error, reached_before=http.reached
-            ) from error
+            raise faults.connection_fault(http, error) from error
         except asyncio.CancelledError:
             self._give_up()
             raise
@@ -103,13 +101,8 @@ class Call:
             self._give_up()
             if self._is_aborted:
                 return None
-            raise faults.timeout_fault(
-                self._dialect.title,
-                self._http.base_url,
-                timeout_s,
-                self.rid,
-                self._dialect.timeout_hint,
-            ) from error
+            hint = self._dialect.timeout_hint
+            raise faults.timeout_fault(self._http, timeout_s, self.rid, hint) from error
         finally:
             self._scope = None
 

@@ -169,7 +169,7 @@ class Dialect(ABC):
         """Return the fault of an answer that is not 200."""
         if answer.status == 500:
             return await self.internal_error(http, answer)
-        return faults.status_fault(self.title, http.base_url, answer, self.advice)
+        return faults.status_fault(http, answer, self.advice)
 
     @abstractmethod
     def parse(self, answer: Answer) -> dict[str, Any]:

@@ -32,6 +32,11 @@ _COMPARE_EACH: Final = 16
 class RemoteEngine:
     """Samples over the HTTP API of one server. A subclass names the server's dialect."""
 
+    logprob_kind = LogprobKind.SAMPLED
+    """SAMPLED; a server that reports others is rejected."""
+    max_top_logprobs = 20
+    """The default limit of a vLLM server, and that of OpenAI's API."""
+
     dialect_type: ClassVar[type[Dialect]]
 
     def __init__(
@@ -74,7 +79,8 @@ class RemoteEngine:
         Raises:
             ConfigurationError: The address is not an http(s) URL, or a number is out of range.
         """
-        self._url = _checked_url(base_url)
+        self.base_url: Final = _checked_url(base_url)
+        """The address that requests go to."""
         ranges.at_least(1e-3, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
         ranges.at_least(0, abort_grace_s=abort_grace_s, compare_prompts=compare_prompts)
         ranges.at_least(1, max_connections=max_connections)
@@ -88,7 +94,8 @@ class RemoteEngine:
         self._background: set[asyncio.Task[None]] = set()
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = Transport(
-            self._url,
+            self.base_url,
+            title=self.dialect_type.title,
             headers={**authorization, **(headers or {})},
             max_connections=max_connections,
             connect_timeout_s=connect_timeout_s,
@@ -113,21 +120,6 @@ class RemoteEngine:
     def name(self) -> str:
         """The engine's name in records."""
         return self.dialect_type.name
-
-    @property
-    def base_url(self) -> str:
-        """The address that requests go to."""
-        return self._url
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED; a server that reports others is rejected."""
-        return LogprobKind.SAMPLED
-
-    @property
-    def max_top_logprobs(self) -> int:
-        """The default limit of a vLLM server, and that of OpenAI's API."""
-        return 20
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one turn.
@@ -182,6 +174,7 @@ class RemoteEngine:
         try:
             answer = await call.run()
         except EngineFault as fault:
+            # It may come back as another model, or with another context length.
             if fault.is_unavailable:
                 self._probe.forget()
             raise
@@ -218,8 +211,8 @@ class RemoteEngine:
             self._names_requests = True
         elif found is not None and self._names_requests:
             raise EngineFault(
-                f"{self._url} answered request {rid} with the reply to {found!r:.80}: a router or "
-                "proxy before the server mixes up its answers",
+                f"{self.base_url} answered request {rid} with the reply to {found!r:.80}: a router "
+                "or proxy before the server mixes up its answers",
                 kind=FaultKind.TRANSIENT,
             )
 
@@ -324,6 +317,7 @@ class RemoteEngine:
         return await self._dialect.flags(self._http)
 
     async def _parse(self, answer: Answer) -> dict[str, Any]:
+        # Parsing a larger one would block the event loop.
         if len(answer.body) <= _INLINE_BYTES:
             return self._dialect.parse(answer)
         return await asyncio.to_thread(self._dialect.parse, answer)

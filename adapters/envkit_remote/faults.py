@@ -59,18 +59,18 @@ def shown(value: object) -> str:
     return text[:_SHOWN_CHARACTERS].encode(errors="replace").decode()
 
 
-def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]) -> EngineFault:
+def status_fault(http: Transport, answer: Answer, advice: Mapping[int, str]) -> EngineFault:
     """Return the fault of an answer that is not 200.
 
     Args:
-        title: The server's kind, such as "SGLang".
-        url: Its base address.
+        http: The server.
         answer: The answer. A 4xx never succeeds on retry, except 408, 425 and 429.
         advice: Advice by status.
     """
     status = answer.status
-    message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
+    message = f"{http.title} at {http.base_url} answered {status}: {error_message(answer.body)}"
     is_unavailable = status in UNAVAILABLE_STATUS
+    # A 500 is decided by the dialect: it may be a bug in the request, or a dying engine.
     is_passing = is_unavailable or status in _TRANSIENT_STATUS or status > 500
     hint = None if is_passing else advice.get(status)
     return EngineFault(
@@ -82,17 +82,14 @@ def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]
     )
 
 
-def connection_fault(
-    title: str, url: str, error: BaseException, *, reached_before: bool
-) -> EngineFault:
+def connection_fault(http: Transport, error: BaseException) -> EngineFault:
     """Return the fault of a connection that could not be made, or that broke.
 
     Args:
-        title: The server's kind, such as "SGLang".
-        url: The server's base address.
+        http: The server, which may have answered this client before.
         error: What the HTTP client raised.
-        reached_before: True when this server has answered this client before.
     """
+    title, url = http.title, http.base_url
     reason = str(error) or type(error).__name__
     if isinstance(error, _WRONG_ADDRESS):
         return EngineFault(f"no {title} server can be reached at {url}: {reason}")
@@ -103,9 +100,9 @@ def connection_fault(
             kind=FaultKind.CRASHED,
             is_unavailable=True,
         )
-    if isinstance(error, aiohttp.ClientConnectorDNSError) and not reached_before:
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and not http.reached:
         return EngineFault(f"no host of {url} is known: {reason}", kind=FaultKind.TRANSIENT)
-    if reached_before:
+    if http.reached:
         return EngineFault(
             f"the {title} server at {url} stopped answering: {reason}. It has answered before, so "
             "it probably crashed or was stopped: look at the end of its log and start it again",
@@ -122,12 +119,11 @@ def connection_fault(
 
 
 @asynccontextmanager
-async def asking(title: str, http: Transport, timeout_s: float, what: str) -> AsyncGenerator[None]:
+async def asking(http: Transport, timeout_s: float, what: str) -> AsyncGenerator[None]:
     """Turn errors while querying a server's facts into faults.
 
     Args:
-        title: The server's kind, such as "SGLang".
-        http: Transport to the server.
+        http: The server.
         timeout_s: Seconds for the whole block.
         what: Name of the request, for the message of a timeout.
 
@@ -138,15 +134,16 @@ async def asking(title: str, http: Transport, timeout_s: float, what: str) -> As
         async with asyncio.timeout(timeout_s):
             yield
     except CONNECTION_ERRORS as error:
-        raise connection_fault(title, http.base_url, error, reached_before=http.reached) from error
+        raise connection_fault(http, error) from error
     except TimeoutError as error:
-        raise timeout_fault(title, http.base_url, timeout_s, what) from error
+        raise timeout_fault(http, timeout_s, what) from error
 
 
-def timeout_fault(title: str, url: str, seconds: float, rid: str, hint: str = "") -> EngineFault:
+def timeout_fault(http: Transport, seconds: float, rid: str, hint: str = "") -> EngineFault:
     """Return the fault of a request that had no answer before its deadline."""
     return EngineFault(
-        f"{title} at {url} gave no answer in {seconds:g} s (request {rid}); the request was "
-        f"aborted. The server may be overloaded, paused, or stuck on this request{hint}",
+        f"{http.title} at {http.base_url} gave no answer in {seconds:g} s (request {rid}); the "
+        "request was aborted. The server may be overloaded, paused, or stuck on this request"
+        f"{hint}",
         kind=FaultKind.TIMEOUT,
     )

@@ -103,6 +103,7 @@ class ServerProbe:
         """
         if self._served is None:
             self._served = name
+        # By its name: the folder of the weights may change with every update of a trainer.
         elif name is not None and name != self._served:
             self._ask_again_at = 0.0
             raise ConfigurationError(
@@ -124,6 +125,7 @@ class ServerProbe:
                 answer = await self._http.post(dialect.generate_path, body)
             if answer.status != 200:
                 return
+            # A proxy's own page with status 200 must not count as a passed probe.
             read_json(dialect.title, answer.body)
             if dialect.probed_kind(answer.body) is LogprobKind.RAW:
                 raise EngineFault(
@@ -147,7 +149,7 @@ class ServerProbe:
                 raise await dialect.status_fault(http, answer)
             return answer.body
 
-        async with faults.asking(dialect.title, http, timeout_s, "for its facts"):
+        async with faults.asking(http, timeout_s, "for its facts"):
             return await dialect.fetch_info(fetch)
 
     async def health(self, timeout_s: float) -> ServerHealth:
@@ -198,9 +200,7 @@ class ServerProbe:
             async with asyncio.timeout(timeout_s):
                 return await self._http.get("/health")
         except faults.CONNECTION_ERRORS as error:
-            raise faults.connection_fault(
-                self._dialect.title, url, error, reached_before=self._http.reached
-            ) from error
+            raise faults.connection_fault(self._http, error) from error
         except TimeoutError as error:
             raise EngineFault(
                 f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
@@ -209,9 +209,7 @@ class ServerProbe:
             ) from error
 
     def _unhealthy(self, answer: Answer) -> str:
-        fault = faults.status_fault(
-            self._dialect.title, self._http.base_url, answer, self._dialect.advice
-        )
+        fault = faults.status_fault(self._http, answer, self._dialect.advice)
         return f"{fault}. It may still be loading its model"
 
 
@@ -244,6 +242,7 @@ async def check_server(
             "Give the codec the folder of the served model"
         ) from fault
     except EngineFault as fault:
+        # Any other fault may pass: the episodes wait for the server.
         if fault.kind is FaultKind.PERMANENT and not fault.retryable:
             raise ConfigurationError(f"the server cannot play this run: {fault}") from fault
 

@@ -47,6 +47,9 @@ class _Replica:
 class RoutedEngine:
     """Spreads sessions over replicas of one server; see the module's docstring for the rules."""
 
+    logprob_kind = LogprobKind.SAMPLED
+    """SAMPLED; a server that reports others is refused."""
+
     def __init__(self, engines: Sequence[RemoteEngine]) -> None:
         """Wrap the replicas' engines; they are closed with this one.
 
@@ -76,11 +79,6 @@ class RoutedEngine:
     def base_url(self) -> str:
         """The addresses, separated by commas."""
         return ",".join(replica.engine.base_url for replica in self._replicas)
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED; a server that reports others is refused."""
-        return LogprobKind.SAMPLED
 
     @property
     def max_top_logprobs(self) -> int:
@@ -141,6 +139,7 @@ class RoutedEngine:
                 self._note_unavailable(replica, fault)
                 self._move_away(request.session_id)
                 tried.append(replica)
+                # Each server is asked at most once, so that the episode waits when all are down.
                 others = [one for one in self._replicas if one not in tried]
                 if not may_repeat() or all(other.is_unavailable for other in others):
                     raise

@@ -43,11 +43,12 @@ class Transport:
         self,
         base_url: str,
         *,
+        title: str,
         headers: Mapping[str, str],
         max_connections: int,
         connect_timeout_s: float,
     ) -> None:
-        self.base_url = base_url
+        self.base_url, self.title = base_url, title
         self.reached = False
         """True once the server has answered anything."""
         self._pool, self._control = (
@@ -121,6 +122,7 @@ class Transport:
                 if data.startswith(b"data:"):
                     take(data.removeprefix(b"data:"))
             line += rest
+            # A server that never ends its event must not fill the memory.
             if len(line) > max_bytes:
                 raise _too_long(response, max_bytes)
         raise aiohttp.ClientPayloadError("the stream ended without [DONE]")

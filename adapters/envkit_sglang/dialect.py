@@ -20,10 +20,9 @@ from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind
 from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
-from envkit_remote import Dialect, Outgoing, ServerInfo
 from envkit_remote.answers import AnswerReader, check_tokens, page_object
 from envkit_remote.body import BodyRules, Parts, body_parts
-from envkit_remote.dialect import Fetch
+from envkit_remote.dialect import Dialect, Fetch, Outgoing, ServerInfo
 from envkit_remote.faults import error_message, shown
 from envkit_remote.prompt import check_length
 from envkit_remote.transport import Answer, Transport
@@ -199,6 +198,7 @@ class SGLangDialect(Dialect):
         reason = _finish_reason(meta)
         token_ids, logprobs = _tokens(answer, meta)
         prompt_tokens = _READER.count(meta, "prompt_tokens")
+        # A request that was aborted in the queue has no count yet.
         if prompt_tokens is None and reason is not FinishReason.ABORT:
             raise _READER.malformed("meta_info.prompt_tokens", sorted(meta))
         check_length(prompt_tokens, train_length)
@@ -321,6 +321,7 @@ def _finish_reason(meta: Mapping[str, Any]) -> FinishReason:
     if not isinstance(kind, str) or kind not in set(FinishReason):
         raise _READER.malformed("a finish_reason of type stop, length or abort", finish)
     reason = FinishReason(kind)
+    # SGLang reports a request that it gave up as an abort with a status, in an answer of 200.
     if reason is FinishReason.ABORT and finish.get("status_code"):
         status = finish["status_code"]
         if isinstance(status, bool) or not isinstance(status, int):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ServiceError, StorageError, UnknownNameError, describe
-from envkit.files import open_regular, replace_file, storage_errors
-from envkit.rollout.setting_types import check_types
+from envkit.files import replace_file, storage_errors
+from envkit.open_files import open_regular
+from envkit.rollout.setting_types import check_fields
 
 SCHEMA: Final = 1
 """Version of the file."""
@@ -36,8 +37,7 @@ class Package:
             ConfigurationError: A value has the wrong type, or pip would read the requirement as an
                 option.
         """
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        check_types(Package, values, "a package of an index")
+        check_fields(self, "a package of an index")
         if not self.requirement.isprintable() or self.requirement.startswith(("-", " ")):
             raise ConfigurationError(
                 f"a requirement must be one line and not an option, got {self.requirement!r}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from envkit.errors import ConfigurationError
-from envkit.sinks import SinkRun
+from envkit.sinks.sink import SinkRun
 from envkit_sinks.opentelemetry import OpenTelemetrySink
 from envkit_sinks.parquet import ParquetSink
 from envkit_sinks.prometheus import PrometheusSink

@@ -16,7 +16,7 @@ import aiohttp
 
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.retry_after import UNAVAILABLE_STATUS, retry_after
-from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
 from envkit_skyrl.images import ImageRenderer, InferenceClient, SentImages, expand
 from envkit_skyrl.sampling import to_params
 from envkit_training.engine import ClientEngine
@@ -35,7 +35,6 @@ class SkyRLEngine(ClientEngine):
         model: str | None = None,
         image_token_id: int | None = None,
         keeps_images: bool = False,
-        logprob_kind: LogprobKind = LogprobKind.SAMPLED,
         timeout_s: float | None = 3600.0,
         cache_salt: Callable[[int], str] | None = None,
         weight_version: Callable[[], int | None] | None = None,
@@ -49,8 +48,6 @@ class SkyRLEngine(ClientEngine):
             image_token_id: The placeholder of an image; None rejects requests with images.
             keeps_images: Whether the server has a cache of processed images
                 (`mm_processor_cache_gb`), so that a session sends the tensors of each image once.
-            logprob_kind: Whether the server reports log-probabilities of the sampled distribution
-                (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
             timeout_s: Seconds for one turn; the client itself has no limit. Requests freeze while a
                 trainer pauses the server to update weights. None waits forever.
             cache_salt: Returns the salt of a weight version, so that only episodes that began with
@@ -58,7 +55,7 @@ class SkyRLEngine(ClientEngine):
             weight_version: Returns the number of weight updates; None asks the client, whose copy
                 in another process does not know it.
         """
-        super().__init__("skyrl", timeout_s=timeout_s, logprob_kind=logprob_kind)
+        super().__init__("skyrl", timeout_s=timeout_s)
         self._client, self._model = client, model
         self._image_token_id, self._cache_salt = image_token_id, cache_salt
         self._weight_version = weight_version or partial(weight_version_of, client)
@@ -95,6 +92,8 @@ class SkyRLEngine(ClientEngine):
             if not cached:
                 raise
             _LOG.debug("session %s: sending its images again", session, exc_info=True)
+            # The server may have lost an image that it had cached, such as after an update of its
+            # weights.
             answer = await self._send(request, *put(), version)
         if self._sent is not None:
             self._sent.add(session, version, rendered)

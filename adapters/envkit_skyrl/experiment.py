@@ -1,7 +1,7 @@
 """SkyRL's experiment with envkit's generator, and its configuration."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, Final
@@ -91,21 +91,17 @@ def make_generator(
         **options.rollout.template_kwargs,
     }
     step_wise = cfg.generator.step_wise_trajectories
-    make_codec: Callable[[], ChatCodec] | None = None
-    if codec is None:
-        make_codec = partial(
-            load_codec,
-            cfg.trainer.policy.model.path,
-            template_kwargs=template_kwargs,
-            history=options.rollout.codec_history,
-        )
-        codec = make_codec()
+    load = partial(
+        load_codec,
+        cfg.trainer.policy.model.path,
+        template_kwargs=template_kwargs,
+        history=options.rollout.codec_history,
+    )
     return EnvGenerator(
         cfg.generator,
         inference_engine_client,
-        codec,
+        load if codec is None else codec,
         options=options,
-        make_codec=make_codec,
         policy_model_name=resolve_policy_model_name(cfg),
         max_sequence_tokens=cfg.trainer.algorithm.max_seq_len,
         scalar_rewards=bool(cfg.trainer.algorithm.zero_variance_filter) and not step_wise,

@@ -17,11 +17,12 @@ from typing import Any, Final
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
-from envkit.rollout import Limits, Player, Sampling, has_role, play_through
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.multi_agent import has_role
+from envkit.rollout.player import AnyPlayer, Player, play_through
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_ray import RayPlayer
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.engine import SkyRLEngine, weight_version_of
 from envkit_skyrl.images import InferenceClient
@@ -62,10 +63,9 @@ class EnvGenerator(GeneratorInterface):
         self,
         generator_cfg: Any,  # noqa: ANN401  # SkyRL's GeneratorConfig
         inference_engine_client: InferenceClient,
-        codec: ChatCodec,
+        codec: ChatCodec | Callable[[], ChatCodec],
         *,
         options: SkyRLOptions | None = None,
-        make_codec: Callable[[], ChatCodec] | None = None,
         policy_model_name: str | None = None,
         max_sequence_tokens: int | None = None,
         scalar_rewards: bool = False,
@@ -75,9 +75,9 @@ class EnvGenerator(GeneratorInterface):
         Args:
             generator_cfg: SkyRL's `generator` section.
             inference_engine_client: SkyRL's.
-            codec: Codec of the policy's model; its image processor must be the server's.
+            codec: Codec of the policy's model, or a function that makes it, which
+                `envkit.workers` needs; its image processor must be the server's.
             options: The run's `envkit` section; None uses the defaults.
-            make_codec: Builds the same codec in a worker; None rejects `envkit.workers`.
             policy_model_name: The server's name of the policy; None uses the client's model.
             max_sequence_tokens: SkyRL's `trainer.algorithm.max_seq_len`; None is unbounded.
             scalar_rewards: One reward per row instead of a list, for SkyRL's zero-variance filter;
@@ -86,9 +86,11 @@ class EnvGenerator(GeneratorInterface):
         Raises:
             ConfigurationError: A combination that SkyRL or the loop cannot honour.
         """
-        self._config, self._codec = generator_cfg, codec
+        self._config, self._codec = generator_cfg, codec() if callable(codec) else codec
         self._options = options or SkyRLOptions()
-        self._plan = prepare(generator_cfg, codec, self._options, scalar_rewards=scalar_rewards)
+        self._plan = prepare(
+            generator_cfg, self._codec, self._options, scalar_rewards=scalar_rewards
+        )
         self._max_sequence_tokens = max_sequence_tokens
         salt: Callable[[int], str] | None = None
         if generator_cfg.use_cache_salt:
@@ -101,32 +103,32 @@ class EnvGenerator(GeneratorInterface):
             "cache_salt": salt,
         }
         self._engine = SkyRLEngine(inference_engine_client, **arguments)
-        self._recipe = self._worker_recipe(inference_engine_client, arguments, make_codec)
+        self._recipe = self._worker_recipe(inference_engine_client, arguments, codec)
         self._player: tuple[asyncio.AbstractEventLoop, AnyPlayer, asyncio.Task[None]] | None = None
 
     def _worker_recipe(
         self,
         client: InferenceClient,
         arguments: Mapping[str, Any],
-        make_codec: Callable[[], ChatCodec] | None,
+        codec: ChatCodec | Callable[[], ChatCodec],
     ) -> WorkerRecipe | None:
         """Return the recipe for workers' players; None if this process plays.
 
         Raises:
-            ConfigurationError: Workers are requested without `make_codec`.
+            ConfigurationError: Workers are requested with a codec, which they cannot share.
         """
         config = self._options.rollout
         if not config.workers:
             return None
-        if make_codec is None:
+        if not callable(codec):
             raise ConfigurationError(
-                f"envkit.workers={config.workers} needs EnvGenerator(make_codec=...), a function "
-                "of a module that makes the codec in a worker"
+                f"envkit.workers={config.workers} needs a function of a module that makes the "
+                "codec in a worker, got a codec: give EnvGenerator the function instead"
             )
         return WorkerRecipe(
             client=client,
             engine=arguments,
-            make_codec=make_codec,
+            make_codec=codec,
             config=config.of_worker(),
             imports=self._options.imports,
         )
@@ -194,9 +196,11 @@ class EnvGenerator(GeneratorInterface):
         error: Exception | None = None
         resumes = 0
         try:
-            episode = partial(_episode, player, sample, sampling, limits)
+            if isinstance(sample.request, ConfigurationError):
+                raise sample.request
+            spec = replace(sample.spec, limits=limits, sampling=sampling)
             found, resumes = await play_through(
-                player, episode, max_aborts=self._options.max_resumes
+                player, sample.request.factory(), spec, max_aborts=self._options.max_resumes
             )
             if has_role(found[0]):
                 self._check_siblings(found)
@@ -257,6 +261,8 @@ class EnvGenerator(GeneratorInterface):
         config = self._options.rollout
         if self._recipe is None:
             return Player(self._engine, self._codec, config)
+        from envkit_ray import RayPlayer  # only for settings that ask for workers
+
         return RayPlayer(
             self._recipe,
             config,
@@ -286,23 +292,6 @@ def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items()
         if not name.startswith("stop/") or name.endswith("/share")
     }
-
-
-async def _episode(
-    player: AnyPlayer,
-    sample: Sample,
-    sampling: Sampling,
-    limits: Limits,
-    earlier: Trajectory | None,
-) -> tuple[Trajectory, ...]:
-    """Play an episode, or resume an aborted one."""
-    if isinstance(sample.request, ConfigurationError):
-        raise sample.request
-    source, spec = sample.request.factory(), sample.spec
-    budget: Any = {"limits": limits, "sampling": sampling}
-    if earlier is not None:
-        return await player.resume(earlier, source, member=spec.member, **budget)
-    return await player.play(source, spec, **budget)
 
 
 def _check_failures(played: Sequence[Played]) -> None:

@@ -19,7 +19,8 @@ from envkit.errors import EngineFault, LedgerFault
 from envkit.images import Image
 from envkit.tokens.placeholders import repeat_each
 
-DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
+_CACHE_BYTES: Final = 512 * 1024 * 1024
+"""Maximum bytes of serialised data; the least recently used is evicted first."""
 
 
 class InferenceClient(Protocol):
@@ -60,21 +61,14 @@ class RenderedImage:
 class ImageRenderer:
     """Renders each image on the server once, while it is cached."""
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        *,
-        image_token_id: int,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-    ) -> None:
+    def __init__(self, client: InferenceClient, *, image_token_id: int) -> None:
         """Store the client; nothing is sent before the first image.
 
         Args:
             client: SkyRL's.
             image_token_id: The placeholder that the server's processor must write.
-            cache_bytes: Maximum bytes of serialised data; the least recently used is evicted first.
         """
-        self._client, self._token, self._limit = client, image_token_id, cache_bytes
+        self._client, self._token = client, image_token_id
         self._kept: OrderedDict[str, asyncio.Task[RenderedImage]] = OrderedDict()
 
     async def render(self, images: Sequence[Image]) -> tuple[RenderedImage, ...]:
@@ -107,7 +101,7 @@ class ImageRenderer:
         """Drop a failure, so that a retry asks again, and evict entries beyond the limit."""
         if _is_lost(task) and self._kept.get(key) is task:
             del self._kept[key]
-        excess = sum(map(_size, self._kept.values())) - self._limit
+        excess = sum(map(_size, self._kept.values())) - _CACHE_BYTES
         while excess > 0 and len(self._kept) > 1:
             excess -= _size(self._kept.popitem(last=False)[1])
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.rollout import Player, RolloutConfig
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.player import Player
 from envkit.tokens import ChatCodec
 from envkit_skyrl.engine import SkyRLEngine
 from envkit_skyrl.images import InferenceClient

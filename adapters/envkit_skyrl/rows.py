@@ -146,11 +146,7 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
 
 
 def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Row, ...]:
-    """Return the rows of a sample, at least one, and count joined prompts.
-
-    Agents of one episode share its reward, so their rows are steps of one trajectory: SkyRL then
-    counts the episode once in its group's baseline.
-    """
+    """Return the rows of a sample, at least one, and count joined prompts."""
     if sample.score is None:
         return (_placeholder(plan, mean),)
     if not plan.step_wise:
@@ -159,6 +155,8 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
         remedy = "set generator.step_wise_trajectories=true, or envkit.history=keep"
         check_one_row(trajectory, merged, remedy)
         return merged
+    # Agents of one episode share its reward, so their rows are steps of one trajectory: SkyRL then
+    # counts the episode once in its group's baseline.
     found: list[Row] = []
     by_turn = plan.placement is RewardPlacement.TURNS  # the turns of joined rows must be in order
     for trajectory in sample.trajectories:

@@ -50,6 +50,7 @@ class EpisodeCredit(RayPPOTrainer):
         data = super().compute_advantages_and_returns(data)
         data.metadata["uids"] = uids
         faulted = torch.tensor(metadata[_FAULTED]).nonzero().flatten()
+        # SkyRL takes the bare reward of a group of one as its advantage.
         data["advantages"][faulted] = data["returns"][faulted] = 0.0
         discount = SkyRLOptions.from_mapping(getattr(self.cfg, "envkit", None)).turn_discount
         if discount is not None:

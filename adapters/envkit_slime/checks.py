@@ -8,11 +8,12 @@ from typing import Final
 
 from envkit.errors import ConfigurationError
 from envkit.ranges import at_least
+from envkit.rollout import EnvSource
 from envkit_slime.form import Form
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
-from envkit_slime.settings import FanOut, Plan
+from envkit_slime.settings import FanOut, Settings
 from envkit_training.rows import roles_of
 
 logger = logging.getLogger("envkit.slime")
@@ -20,7 +21,9 @@ logger = logging.getLogger("envkit.slime")
 _NORMALISE: Final = "--custom-reward-post-process-path envkit_slime.post_process_rewards"
 
 
-def check_plan(args: Namespace, sample: Sample, plan: Plan, *, evaluation: bool) -> None:
+def check_settings(
+    args: Namespace, sample: Sample, settings: Settings, *, evaluation: bool
+) -> None:
     """Reject settings that break inside the trainer, or that would have no effect.
 
     It warns, once, that a faulted episode's 0.0 will count in the mean of its group.
@@ -28,7 +31,6 @@ def check_plan(args: Namespace, sample: Sample, plan: Plan, *, evaluation: bool)
     Raises:
         ConfigurationError: See the message.
     """
-    settings = plan.settings
     check_ignored(args, sample, evaluation=evaluation)
     _check_fan_out(args, settings.fan_out, evaluation=evaluation)
     if evaluation:
@@ -43,10 +45,8 @@ def check_plan(args: Namespace, sample: Sample, plan: Plan, *, evaluation: bool)
 
 
 def _check_prompt(args: Namespace, sample: Sample, task_fields: Mapping[str, str]) -> None:
-    """Reject a task whose text is a prompt that the trainer has already rendered.
-
-    An evaluation dataset has its own flag, which does not reach a generate function.
-    """
+    """Reject a task whose text is a prompt that the trainer has already rendered."""
+    # An evaluation dataset has its own flag, which does not reach a generate function.
     is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
     if is_rendered and "prompt" in task_fields.values():
         raise ConfigurationError(
@@ -100,12 +100,15 @@ def _check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> Non
     )
 
 
-async def check_siblings(form: Form, plan: Plan, runtime: Runtime) -> None:
+async def check_siblings(
+    form: Form, settings: Settings, source: EnvSource, runtime: Runtime
+) -> None:
     """Reject settings that break inside the trainer if a sample becomes one per agent.
 
     Args:
         form: The call.
-        plan: Names the environment.
+        settings: Those of the run.
+        source: The environment.
         runtime: Builds it.
 
     Raises:
@@ -116,10 +119,10 @@ async def check_siblings(form: Form, plan: Plan, runtime: Runtime) -> None:
         form.keeps_partial or groups_alone or not _has_post_process(form.args)
     ):
         return
-    player = await runtime.player(plan.settings.rollout)
-    if not await roles_of(player, plan.request.factory()):
+    player = await runtime.player(settings.rollout)
+    if not await roles_of(player, source):
         return
-    who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
+    who = f"{source.env_id} has several agents, each with its own sample and reward"
     if form.keeps_partial:
         raise ConfigurationError(
             f"{who}, and an aborted one cannot be resumed without its siblings: drop "

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from envkit.env import Env
 from envkit.errors import ConfigurationError
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
 from envkit.tasks import ENDLESS_INDEX_LIMIT
 from envkit_slime.settings import Settings

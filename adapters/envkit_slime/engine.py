@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from envkit.errors import EngineFault
-from envkit.rollout import FinishReason, GenerateRequest, Generation, Interrupt, Sampling
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
+from envkit.rollout.interrupt import Interrupt
 from envkit.tokens import ChatCodec
 from envkit.trajectory import SegmentKind, Trajectory
-from envkit_sglang import SGLangEngine
+from envkit_sglang.engine import SGLangEngine
 from envkit_training.engine import ABORTED
 
 EXPERTS: Final = "routed_experts"

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, Sampling
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.player import EpisodeOptions
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import Player
+from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory
 from envkit_slime.engine import Call, GenerateState, SlimeEngine
@@ -56,24 +59,20 @@ class WorkerPlayer(Player):
         super().__init__(engine, codec, config)
         self._wants_experts = wants_experts
 
-    async def play_with(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        options: EpisodeOptions,
-        interrupt: Interrupt,
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
-        """Play or continue the episode of a sample, as `Player.play_with`."""
+        """Play or continue the episode of a sample, as `Player.play_spec`."""
         call = Call(
             state=_WorkerState(interrupt),
             interrupt=interrupt,
             wants_experts=self._wants_experts,
-            wants_top_p=wants_top_p(options.sampling),
+            wants_top_p=wants_top_p(spec.sampling),
         )
-        if options.earlier is not None:
-            call.take_over(options.earlier)
+        if spec.earlier is not None:
+            call.take_over(spec.earlier)
         with call.current():
-            return await super().play_with(env, spec, options, interrupt)
+            return await super().play_spec(env, spec, interrupt)
 
 
 def wants_top_p(sampling: Sampling | None) -> bool:

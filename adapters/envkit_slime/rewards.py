@@ -189,10 +189,8 @@ def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, lis
 
 
 def _known(args: Namespace, sample: Sample) -> float | None:
-    """Return a sample's reward; None after a fault, or if none was computed.
-
-    A teacher's answer is not a reward: the environment's counts.
-    """
+    """Return a sample's reward; None after a fault, or if none was computed."""
+    # A teacher's answer is not a reward: the environment's counts.
     value: Any = None if is_faulted(sample) or is_distilled(args) else sample.reward
     if value is None:
         value = facts_of(sample).get("reward")

@@ -14,16 +14,20 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import can_resume, has_role, play_through
+from envkit.rollout.engine import Sampling
+from envkit.rollout.multi_agent import can_resume, has_role
+from envkit.rollout.player import play_through
+from envkit.rollout.setup import EpisodeSpec
+from envkit.rollout.sources import EnvSource
 from envkit.trajectory import Row, StopReason, Trajectory, TrajectoryWriter, step_rows
-from envkit_slime.checks import check_plan, check_siblings
+from envkit_slime.checks import check_settings, check_siblings
 from envkit_slime.engine import Call
 from envkit_slime.form import Form
 from envkit_slime.remote import wants_top_p
 from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.runtime import Runtime, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
-from envkit_slime.settings import FanOut, Plan, Settings, plan_episode
+from envkit_slime.settings import FanOut, Settings, episode_of
 from envkit_slime.staleness import mask_stale
 from envkit_slime.stored import from_state, to_state
 from envkit_slime.writer import Earlier, clear, write_nothing, write_row
@@ -46,20 +50,17 @@ async def roll(form: Form, sample: Sample, sampling_params: Mapping[str, Any]) -
         sample.metadata = {}
     is_list = False  # the trainer flattens a batch whose members are all lists, or none
     try:
-        plan = await asyncio.to_thread(
-            plan_episode, args, sample, sampling_params, evaluation=evaluation
+        settings = Settings.from_args(args)
+        source, spec = await asyncio.to_thread(
+            episode_of, args, settings, sample, sampling_params, evaluation=evaluation
         )
-        is_list = plan.settings.fan_out is not FanOut.NONE
-        extras = {**plan.sampling.extras, **form.request_fields(sample)}
-        plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
-        check_plan(args, sample, plan, evaluation=evaluation)
-        runtime = runtime_of(args, trainer, plan.settings.rollout.engine)
-        await check_siblings(form, plan, runtime)
-        state = sample.metadata.get(STATE_KEY)
-        earlier = Earlier.of(sample) if state is not None else None
-        played, aborts = await _play(form, sample, plan, runtime, state)
+        is_list = settings.fan_out is not FanOut.NONE
+        check_settings(args, sample, settings, evaluation=evaluation)
+        runtime = runtime_of(args, trainer, settings.rollout.engine)
+        await check_siblings(form, settings, source, runtime)
+        earlier = Earlier.of(sample) if STATE_KEY in sample.metadata else None
+        played, aborts = await _play(form, sample, settings, runtime, source, spec)
         is_list = is_list or has_role(played[0])
-        settings = plan.settings
         return await asyncio.to_thread(
             deliver, form, sample, played, settings, aborts=aborts, earlier=earlier
         )
@@ -71,11 +72,25 @@ async def roll(form: Form, sample: Sample, sampling_params: Mapping[str, Any]) -
 
 
 async def _play(
-    form: Form, sample: Sample, plan: Plan, runtime: Runtime, state: object
+    form: Form,
+    sample: Sample,
+    settings: Settings,
+    runtime: Runtime,
+    source: EnvSource,
+    spec: EpisodeSpec,
 ) -> tuple[tuple[Trajectory, ...], int]:
     """Play the episode, or resume it; an abort by the server is resumed."""
+    state = sample.metadata.get(STATE_KEY)
     kept = None if state is None else await asyncio.to_thread(_restored, state)
-    player = await runtime.player(plan.settings.rollout)
+    player = await runtime.player(settings.rollout)
+    sampling = spec.sampling or Sampling()
+    extras = {**sampling.extras, **form.request_fields(sample)}
+    spec = replace(
+        spec,
+        episode_id=form.session_id(sample),
+        group_start=runtime.group_start(spec.group_id),
+        sampling=replace(sampling, extras=extras),
+    )
     with runtime.episode() as interrupt:
         call = Call(
             state=form.state,
@@ -83,30 +98,18 @@ async def _play(
             span=form.span(sample),
             attributes=form.attributes,
             wants_experts=bool(getattr(form.args, "use_rollout_routing_replay", False)),
-            wants_top_p=wants_top_p(plan.sampling),
+            wants_top_p=wants_top_p(spec.sampling),
         )
-        spec = replace(
-            plan.spec,
-            episode_id=form.session_id(sample),
-            group_start=runtime.group_start(plan.spec.group_id),
-        )
-
-        async def play(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-            env = plan.request.factory()
-            budget: Any = {
-                "interrupt": interrupt, "limits": plan.limits, "sampling": plan.sampling
-            }  # fmt: skip
-            if earlier is None:
-                return await player.play(env, spec, **budget)
-            call.take_over(earlier)
-            return await player.resume(earlier, env, member=spec.member, **budget)
-
+        if kept is not None:
+            call.take_over(kept)
         with call.current():
             return await play_through(
                 player,
-                play,
+                source,
+                spec,
                 earlier=kept,
-                max_aborts=plan.settings.max_server_aborts,
+                interrupt=interrupt,
+                max_aborts=settings.max_server_aborts,
                 is_stopped=call.is_aborted,
             )
 
@@ -209,11 +212,9 @@ def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
 def _rows(
     played: Sequence[Trajectory], fan_out: FanOut, filler_id: int
 ) -> Iterator[tuple[int, Row]]:
-    """Yield the numbered rows of every role. A faulted episode has one minimal row.
-
-    A row without a trained token still counts as one token in a mean over tokens
-    (slime/backends/megatron_utils/loss.py, loss_function).
-    """
+    """Yield the numbered rows of every role. A faulted episode has one minimal row."""
+    # A row without a trained token still counts as one token in a mean over tokens
+    # (slime/backends/megatron_utils/loss.py, loss_function).
     if played[0].is_faulted:  # and so is every other role
         yield 0, step_rows(played[0], filler_id=filler_id, merge=True)[-1]
         return

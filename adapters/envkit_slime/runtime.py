@@ -14,12 +14,12 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, EnvkitError
-from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import AnyPlayer, Player
+from envkit.rollout.setup import GroupStart
 from envkit.tokens import ChatCodec
 from envkit.tokens.loading import generation_stops
-from envkit_ray import RayPlayer
 from envkit_remote.model import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.remote import WorkerRecipe
@@ -82,8 +82,8 @@ class Runtime:
         codec_key = json.dumps(
             [config.codec_history, dict(config.template_kwargs)], sort_keys=True, default=str
         )
-        own = (config.history, config.retries, config.adjust_rewards, config.workers, config.ray)
-        key = f"{codec_key}{own}"
+        own = (config.history, config.retries, config.adjust_rewards)
+        key = f"{codec_key}{own}{config.workers}{config.player_options}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
@@ -95,7 +95,9 @@ class Runtime:
                 )
         return self._players[key]
 
-    def _on_workers(self, config: RolloutConfig) -> RayPlayer:
+    def _on_workers(self, config: RolloutConfig) -> AnyPlayer:
+        from envkit_ray import RayPlayer  # only for settings that ask for workers
+
         recipe = WorkerRecipe(
             base_url=self._base_url,
             engine=self._engine_arguments,

@@ -15,16 +15,13 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
-from envkit.ranges import one_of
-from envkit.rollout import (
-    ENVKIT_COLUMN,
-    EpisodeRequest,
-    EpisodeSpec,
-    Limits,
-    RolloutConfig,
-    Sampling,
-)
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.setting_types import check_fields
+from envkit.rollout.setup import EpisodeSpec
+from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
 from envkit_training.settings import read_sampling as read_shared
@@ -67,6 +64,20 @@ class Settings:
     """Maximum age of a trained reply's weights, in updates older than the newest here; older
     replies are masked. None trains on all."""
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: A value has the wrong type, or `task_fields` names another place.
+        """
+        check_fields(self, "envkit")
+        for key, place in self.task_fields.items():
+            if place not in _PLACES and not place.startswith("metadata."):
+                raise ConfigurationError(
+                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
+                    f"got {key!r}: {place!r}"
+                )
+
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
@@ -87,15 +98,6 @@ class Settings:
             )
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
-        if "fan_out" in own:
-            own["fan_out"] = FanOut(one_of("fan_out", own["fan_out"], FanOut))
-        check_types(cls, own, "envkit")
-        for key, place in own.get("task_fields", {}).items():
-            if place not in _PLACES and not place.startswith("metadata."):
-                raise ConfigurationError(
-                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
-                    f"got {key!r}: {place!r}"
-                )
         data.setdefault("seed", int(getattr(args, "rollout_seed", None) or 0))
         rollout = RolloutConfig.for_trainer(
             data, tail="--over-sampling-batch-size with --partial-rollout"
@@ -105,38 +107,29 @@ class Settings:
         return cls(rollout=rollout, **own)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One episode, ready to be played."""
-
-    settings: Settings
-    request: EpisodeRequest
-    spec: EpisodeSpec
-    """Its seed is equal for the members of a group."""
-    limits: Limits
-    sampling: Sampling
-
-
-def plan_episode(
+def episode_of(
     args: Namespace,
+    settings: Settings,
     sample: Sample,
     sampling_params: Mapping[str, Any],
     *,
     evaluation: bool,
-) -> Plan:
-    """Return what to play for a sample. Blocks while it encodes images: call it on a thread.
+) -> tuple[EnvSource, EpisodeSpec]:
+    """Return the environment and the episode of a sample; a group's members have the same seed.
+
+    Blocks while it encodes images: call it on a thread.
 
     Args:
         args: slime's arguments.
+        settings: Those of the run.
         sample: Its metadata, prompt and label define the episode.
         sampling_params: As slime gives them; not changed.
         evaluation: Whether this is slime's evaluation.
 
     Raises:
-        ConfigurationError: Settings, metadata or sampling parameters that cannot be read, or no
-            environment is named.
+        ConfigurationError: Metadata or sampling parameters that cannot be read, or no environment
+            is named.
     """
-    settings = Settings.from_args(args)
     config = settings.rollout
     column, row_limits = _column(sample)
     if settings.task_fields or not _is_unread(args, sample, evaluation=evaluation):
@@ -146,7 +139,6 @@ def plan_episode(
     if request.task is None and settings.task_fields:
         row = _fields(sample, settings.task_fields.values())
         request = with_task(request, row, settings.task_fields)
-    sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
@@ -154,31 +146,27 @@ def plan_episode(
     if evaluation:
         size = _evaluation_size(args, request)
         kind, unit = "evaluation", None if sample.index is None else sample.index // size
-    return Plan(
-        settings=settings,
-        request=request,
-        spec=EpisodeSpec(
-            seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
-            task=request.task,
-            group_id=None if group is None else str(group),
-            member=0 if sample.index is None else sample.index % size,
-            metadata={"sample_index": sample.index},
-        ),
+    spec = EpisodeSpec(
+        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
+        task=request.task,
+        group_id=None if group is None else str(group),
+        member=0 if sample.index is None else sample.index % size,
+        metadata={"sample_index": sample.index},
         limits=limits,
-        sampling=config.sampling_over(sampling),
+        sampling=config.sampling_over(read_sampling(args, sampling_params)),
     )
+    return request.factory(), spec
 
 
 def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
     """Return the samples per evaluation prompt; their indices are consecutive.
-
-    A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
 
     Raises:
         ConfigurationError: The datasets differ in it, so a prompt's members cannot be identified.
     """
     datasets: Any = getattr(args, "eval_datasets", None) or ()
     sizes = {int(one.n_samples_per_eval_prompt or 1) for one in datasets}
+    # A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
     if len(sizes) > 1 and request.seed is None and request.task is None:
         raise ConfigurationError(
             "all evaluation datasets must have the same n_samples_per_eval_prompt if their rows "
@@ -216,14 +204,12 @@ def _limits(
     *,
     evaluation: bool,
 ) -> Limits:
-    """Return the tightest of the run's limits, the sample's own and those of slime's flags.
-
-    slime's response length bounds everything after the prompt, observations included, because that
-    is what a training row holds.
-    """
+    """Return the tightest of the run's limits, the sample's own and those of slime's flags."""
     name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
     own = RolloutConfig.from_mapping({"limits": row}).limits
     flags = Limits(
+        # slime's response length bounds everything after the prompt, observations included, because
+        # that is what a training row holds.
         max_response_tokens=params.get("max_new_tokens"),
         max_context_tokens=getattr(args, name, None),
     )

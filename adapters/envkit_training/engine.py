@@ -6,7 +6,7 @@ from typing import Final
 
 from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind
 from envkit.ranges import positive
-from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 
 ABORTED: Final = Generation(
     token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from envkit.errors import ConfigurationError, EnvFault
-from envkit.rollout import EnvSource
 from envkit.rollout.player import AnyPlayer
+from envkit.rollout.sources import EnvSource
 from envkit.trajectory import Row, Trajectory
 
 

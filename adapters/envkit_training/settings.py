@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import EpisodeRequest, Sampling
+from envkit.rollout.engine import Sampling
+from envkit.rollout.request import EpisodeRequest
 
 
 def refuse(problems: Mapping[str, bool]) -> None:

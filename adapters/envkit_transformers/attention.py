@@ -11,6 +11,7 @@ Axes: T tokens of the row, Q query heads, H key-value heads, D head dimension, L
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -27,16 +28,14 @@ NAME: Final = "envkit_packed"
 _UNSUPPORTED: Final = ("softcap", "s_aux", "position_bias")
 
 
+@dataclass(eq=False, slots=True)
 class Segment:
     """Columns [start, stop) of the packed row belong to the session of this cache."""
 
-    __slots__ = ("_masks", "cache", "start", "stop")
-
-    def __init__(self, cache: KeyValueCache, start: int, stop: int) -> None:
-        self.cache = cache
-        self.start = start
-        self.stop = stop
-        self._masks: dict[int | None, Tensor] = {}
+    cache: KeyValueCache
+    start: int
+    stop: int
+    _masks: dict[int | None, Tensor] = field(default_factory=dict[int | None, Tensor])
 
     def mask(self, queries: Tensor, total: int, window: int | None, groups: int) -> Tensor:
         """Return what to add to the scores, (groups * n, total), built once per forward.

@@ -4,7 +4,6 @@ Two were trained for envkit and are in this package, `models/`: they need no dow
 The third is built on first use from another package's weights; see `text_model`.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
@@ -12,10 +11,7 @@ from typing import Final
 
 from envkit.errors import StorageError, UnknownNameError
 from envkit_transformers.cache import is_intact
-from envkit_transformers.text_model import text_model_dir
-
-Progress = Callable[[str], None]
-"""Receives a line of progress."""
+from envkit_transformers.text_model import Progress, text_model_dir
 
 
 class BuiltinModel(StrEnum):

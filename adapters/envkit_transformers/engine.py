@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.rollout.token_stream import Report
@@ -22,9 +23,9 @@ from envkit.seeds import checked_seed
 from envkit_transformers.attention import use_packed_attention
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
-from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings, Update
+from envkit_transformers.scheduler import Command, EngineStats, Scheduler, SchedulerSettings
 from envkit_transformers.sessions import SessionStore
-from envkit_transformers.worker import Command, Worker
+from envkit_transformers.worker import Worker
 
 WeightUpdate = Mapping[str, Tensor] | Callable[[Any], None]
 """New tensors by parameter name (some or all), or a function that changes the model in place
@@ -73,6 +74,11 @@ class TransformersEngine:
     thread (a trainer's) runs as with SDPA. `aclose` restores the previous one.
     """
 
+    name = "transformers"
+    """Short name for records."""
+    logprob_kind = LogprobKind.SAMPLED
+    """Log-probabilities are those of the sampled distribution; see `sampling` for top-p."""
+
     def __init__(
         self,
         model: Any,  # noqa: ANN401  # a transformers model
@@ -104,11 +110,8 @@ class TransformersEngine:
         Raises:
             ConfigurationError: An option is out of range, or the model cannot be run packed.
         """
-        if max_batch_tokens < 2 or (kv_budget_tokens is not None and kv_budget_tokens < 1):
-            raise ConfigurationError(
-                "max_batch_tokens must be at least 2 and kv_budget_tokens at least 1, "
-                f"got {max_batch_tokens} and {kv_budget_tokens}"
-            )
+        ranges.at_least(2, max_batch_tokens=max_batch_tokens)
+        ranges.at_least(1, kv_budget_tokens=kv_budget_tokens)
         seed = checked_seed(seed)
         if device is not None or dtype is not None:
             model.to(device=device, dtype=dtype)
@@ -146,16 +149,6 @@ class TransformersEngine:
         )
         self._worker = Worker(self._scheduler, threads=threads)
         self._finalizer = weakref.finalize(self, _shut_down, self._worker, restore)
-
-    @property
-    def name(self) -> str:
-        """Short name for records."""
-        return "transformers"
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """Log-probabilities are those of the sampled distribution; see `sampling` for top-p."""
-        return LogprobKind.SAMPLED
 
     @property
     def stats(self) -> EngineStats:
@@ -254,7 +247,7 @@ class TransformersEngine:
                 self._scheduler.weight_version = version
                 complete(None)
 
-        change = Update(apply=apply, fail=complete)
+        change = Command(run=apply, fail=complete)
         self._worker.post(Command(run=lambda: self._scheduler.update(change), fail=complete))
         await future
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import ConfigurationError
+from envkit.ranges import one_of
 from envkit.tokens.hub import hub_or_cache
 from envkit_transformers.builtin import BuiltinModel, builtin_model_dir
 from envkit_transformers.dependencies import quiet_transformers, require_hf
@@ -58,8 +59,7 @@ def create_engine(
         ConfigurationError: The folder or name holds no model that the engine can run.
     """
     require_hf()
-    if dtype not in DTYPES:
-        raise ConfigurationError(f"dtype must be one of {DTYPES}, got {dtype!r}")
+    one_of("dtype", dtype, DTYPES)
     if "torch" not in sys.modules:
         # Spinning OpenMP threads starve each other on a busy machine; read when torch is loaded.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

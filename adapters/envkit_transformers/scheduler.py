@@ -57,12 +57,12 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """A weight update."""
+class Command:
+    """Work for the engine's thread, such as a weight update."""
 
-    apply: Callable[[], None]
+    run: Callable[[], None]
     fail: Callable[[Fault], None]
-    """Called instead of `apply` if the engine closes first."""
+    """Called instead of `run` if the engine closes first."""
 
 
 class Scheduler:
@@ -88,7 +88,7 @@ class Scheduler:
         self._tickets: dict[str, Ticket] = {}
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
-        self._updates: deque[Update] = deque()
+        self._updates: deque[Command] = deque()
         self._steps = self._prefilled = self._sampled = self._cached = 0
 
     @property
@@ -158,7 +158,7 @@ class Scheduler:
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         draw = Draw(sampling, banned=self._settings.banned_ids, seed=seed, start=len(prompt))
         return Ticket(
-            request,
+            request=request,
             prompt=prompt,
             draw=draw,
             stop_rule=stop_rule,
@@ -176,7 +176,7 @@ class Scheduler:
         """Free an episode's cache, after its running request if there is one."""
         self._store.end(session_id)
 
-    def update(self, change: Update) -> None:
+    def update(self, change: Command) -> None:
         """Queue a weight update: it waits for running requests, and new ones wait for it.
 
         So every generation is sampled under exactly one version. All caches are freed first.
@@ -195,7 +195,7 @@ class Scheduler:
         """Advance everything by one forward."""
         while self._updates and not self._running:
             self._store.forget_idle()
-            self._updates.popleft().apply()
+            self._updates.popleft().run()
         self._admit()
         planned = self._plan()
         if planned:

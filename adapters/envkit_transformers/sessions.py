@@ -6,6 +6,7 @@ A miss costs time, never exactness: the request carries the whole context and is
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -20,21 +21,19 @@ MIN_SHARED: Final = 16
 _DONORS_TRIED: Final = 64
 
 
+@dataclass(eq=False, slots=True)
 class Session:
     """One episode's cache and its tokens."""
 
-    __slots__ = ("cache", "has_ended", "is_busy", "key", "prompt", "sampled")
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.cache = KeyValueCache()
-        self.prompt: Prompt | None = None
-        self.sampled: list[int] = []
-        """Tokens after the prompt; shared with the running request, which appends to it."""
-        self.is_busy: bool = False
-        """A request runs; at most one at a time."""
-        self.has_ended: bool = False
-        """The episode is over: free the cache when the running request finishes."""
+    key: str
+    cache: KeyValueCache = field(default_factory=KeyValueCache)
+    prompt: Prompt | None = None
+    sampled: list[int] = field(default_factory=list[int])
+    """Tokens after the prompt; shared with the running request, which appends to it."""
+    is_busy: bool = False
+    """A request runs; at most one at a time."""
+    has_ended: bool = False
+    """The episode is over: free the cache when the running request finishes."""
 
     @property
     def held_tokens(self) -> int:

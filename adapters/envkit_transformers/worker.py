@@ -6,25 +6,14 @@ request gets an answer.
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from envkit.errors import EngineFault, Fault, FaultKind
-from envkit_transformers.scheduler import Scheduler
+from envkit.errors import EngineFault, FaultKind
+from envkit_transformers.scheduler import Command, Scheduler
 
 _CLOSED: Final = "the embedded engine was closed; create a new one"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command for the thread."""
-
-    run: Callable[[], None]
-    fail: Callable[[Fault], None]
-    """Called instead of `run` if the thread ends first."""
 
 
 class Worker:

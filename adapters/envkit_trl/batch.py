@@ -1,9 +1,8 @@
 """Plays the batches of a GRPOTrainer, each episode at its own pace."""
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
@@ -13,14 +12,13 @@ from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
+from envkit.threads.workers import gather_or_cancel
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.place import first_row, group_size
 from envkit_trl.policy import Policy, evaluating
 from envkit_trl.settings import rollout_settings
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +109,7 @@ class BatchPlayer:
         trainer = self._trainer
         is_training = bool(trainer.model.training)
         place = ("train", trainer.state.global_step) if is_training else ("evaluation",)
+        # One optimizer step may generate several times, and must not play the same episodes again.
         self._generation = self._generation + 1 if place == self._place else 0
         self._place = place
         return BatchPlace(
@@ -156,7 +155,7 @@ async def play_batch(
         spec = group_spec(
             request, starts.setdefault(group, GroupStart()), member, (*place.seeds, group)
         )
-        played = await player.play(request.factory(), spec, sampling=sampling)
+        played = await player.play(request.factory(), replace(spec, sampling=sampling))
         if has_role(played[0]):
             raise ConfigurationError(
                 f"{request.env_id} has several agents, each with its own row, and TRL's "
@@ -184,18 +183,6 @@ def reseeded(sampling: Sampling, *parts: object) -> Sampling:
     if sampling.seed is None:
         return sampling
     return replace(sampling, seed=derive_seed(sampling.seed, *parts))
-
-
-async def gather_or_cancel(episodes: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
-    """Return all results in order; the first error cancels the others and is raised."""
-    tasks = [asyncio.ensure_future(episode) for episode in episodes]
-    try:
-        return tuple(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _when_evaluated(trainer: Any, call: Callable[[], None]) -> None:  # noqa: ANN401

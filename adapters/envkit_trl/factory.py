@@ -150,6 +150,7 @@ class ToolEnvironment(RewardedEnvironment):
         if not self._is_counted:  # `leave_out_faults` asks, too
             self._is_counted = True
             self._batches.note(self._fault)
+        # TRL turns an exception of a tool call into text for the model, so it is raised here.
         if isinstance(self._fault, EnvkitError) and not isinstance(self._fault, Fault):
             raise self._fault
         return None if self._fault is not None else self._reward
@@ -225,6 +226,7 @@ class _Batches:
         """
         if self._admission is None:
             self._admission = _loop().run(self._next(None))
+        # TRL passes no number of a batch.
         elif id(instance) in self._seen:
             self._seen.clear()
             self._number += 1

@@ -11,9 +11,9 @@ from envkit.advantages import Baseline
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.images import Image
 from envkit.messages import images_of, text_of
-from envkit.rollout import role_of
 from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import MergeTally, Row, Trajectory, merge_rows, step_rows
+from envkit.trajectory.trajectory import role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,13 +25,7 @@ from envkit_trl.place import group_size
 from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
 from envkit_trl.processor import load_processor
 from envkit_trl.requests import row_request
-from envkit_trl.rows import (
-    REWARD_COLUMN,
-    check_rows,
-    env_reward,
-    episode_row,
-    leave_out_faults,
-)
+from envkit_trl.rows import REWARD_COLUMN, check_rows, env_reward, episode_row, leave_out_faults
 from envkit_trl.settings import TAIL_SETTING, check_arguments, check_turn_credit
 
 try:
@@ -236,11 +230,9 @@ class EnvGRPOTrainer(GRPOTrainer):
         )
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        """Score sampled tokens under the distribution that the engine sampled from.
-
-        Engines never sample media placeholders. Training never pushes their probability down, so
-        log-probabilities that include it drift away from the engine's.
-        """
+        """Score sampled tokens under the distribution that the engine sampled from."""
+        # Engines never sample media placeholders. Training never pushes their probability down, so
+        # log-probabilities that include it drift away from the engine's.
         with without_ids(self.accelerator.unwrap_model(self.model), self.player.codec.media_ids):
             result: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._trainer_logprobs = result[0].detach()

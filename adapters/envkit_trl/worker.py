@@ -11,6 +11,7 @@ import queue
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
@@ -22,9 +23,10 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import GroupStart
+from envkit.threads.workers import gather_or_cancel
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
+from envkit_trl.batch import group_spec, reseeded
 from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import row_request
@@ -214,9 +216,8 @@ class EnvRolloutWorker:
 
         async def episode(member: int) -> tuple[Trajectory, ...]:
             spec = group_spec(request, start, member, (self._config.seed, group))
-            played = await player.play(
-                request.factory(), spec, interrupt=interrupt, sampling=sampling
-            )
+            spec = replace(spec, sampling=sampling)
+            played = await player.play(request.factory(), spec, interrupt=interrupt)
             self._progress = time.monotonic()
             return played
 

@@ -12,6 +12,7 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.grading import Grade
+from envkit.ranges import one_of
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
 from envkit_verifiers.episode import Asked, Ended, Episode
@@ -103,8 +104,7 @@ class VerifiersEnv(AsyncEnv):
             raise ConfigurationError(
                 "verifiers-v0 needs environment=, a name for verifiers.load_environment"
             )
-        if split not in _SPLITS:
-            raise ConfigurationError(f"split must be one of {list(_SPLITS)}, got {split!r}")
+        one_of("split", split, _SPLITS)
         parse_tool_calls("", call_format)  # rejects an unknown format now
         turns = _DEFAULT_TURNS if max_turns is None else max_turns
         own = load(environment, arguments or {}, turns)

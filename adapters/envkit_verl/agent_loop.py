@@ -13,20 +13,17 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, nearest
 from envkit.ranges import one_of
-from envkit.rollout import (
-    ENVKIT_COLUMN,
-    EnvSource,
-    EpisodeRequest,
-    EpisodeSpec,
-    RolloutConfig,
-)
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.setup import EpisodeSpec
+from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
 from envkit_training.rows import roles_of
 from envkit_verl.output import outputs_of
 from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
-from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
+from envkit_verl.shared import SharedRollout, plain, shared_rollout
 
 _OWN_KEYS: Final = ("envkit", "rewards")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
@@ -96,16 +93,7 @@ class EnvAgentLoop(AgentLoopBase):
     async def _outputs(
         self, sampling_params: dict[str, Any], kwargs: dict[str, Any], *, is_v1: bool
     ) -> list[Any]:
-        shared = shared_rollout(
-            WorkerParts(
-                server_manager=self.server_manager,
-                tokenizer=self.tokenizer,
-                processor=self.processor,
-                config=self.config,
-                data=self.data_config,
-            ),
-            self._options,
-        )
+        shared = shared_rollout(self, self._options)
         _check_turns(shared.settings, self._placement, is_v1=is_v1)
         uid = None if kwargs.get("uid") is None else str(kwargs["uid"])
         request = _request(kwargs, shared.config)
@@ -121,9 +109,10 @@ class EnvAgentLoop(AgentLoopBase):
                 group_id=uid,
                 group_start=member.group.start,
                 member=member.number,
+                sampling=sampling,
             )
             spec = spec if seed is None else replace(spec, seed=seed)
-            played = await shared.player.play(source, spec, sampling=sampling)
+            played = await shared.player.play(source, spec)
             delivery = Delivery(
                 settings=shared.settings,
                 filler_id=shared.filler_id,
@@ -185,13 +174,11 @@ def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest
 
 
 def _seed(request: EpisodeRequest, kwargs: Mapping[str, Any], run_seed: int) -> int | None:
-    """Return the environment's seed, the same for a prompt's whole group; None draws one.
-
-    A row's index is the same in every epoch, its uid only within a step.
-    """
+    """Return the environment's seed, the same for a prompt's whole group; None draws one."""
     if request.seed is not None:
         return request.seed
     extra: Mapping[str, Any] = kwargs.get("extra_info") or {}
+    # A row's index is the same in every epoch, its uid only within a step.
     if extra.get("index") is not None:
         return derive_seed("group", run_seed, extra.get("split", ""), extra["index"])
     uid = kwargs.get("uid")

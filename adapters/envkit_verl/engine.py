@@ -15,7 +15,7 @@ import numpy as np
 from envkit.errors import EngineFault, FaultKind
 from envkit.images import Image
 from envkit.retry_after import UNAVAILABLE_STATUS
-from envkit.rollout import FinishReason, GenerateRequest, Generation, Sampling
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
 from envkit.tokens.placeholders import repeat_each
 from envkit_training.engine import ABORTED, ClientEngine
 from envkit_verl.settings import SGLANG, VLLM, VerlSettings

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from envkit.advantages import Baseline
-from envkit.rollout import GroupStart
+from envkit.rollout.setup import GroupStart
 
 
 class Group:

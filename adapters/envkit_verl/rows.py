@@ -15,15 +15,9 @@ import numpy as np
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import role_of
-from envkit.trajectory import (
-    RewardPlacement,
-    Row,
-    StopReason,
-    Trajectory,
-    step_rows,
-)
+from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
+from envkit.trajectory.trajectory import role_of
 from envkit_training.rows import check_one_row
 from envkit_verl.engine import pil_images
 from envkit_verl.groups import Member
@@ -163,11 +157,9 @@ def _fits(row: Row, settings: VerlSettings) -> bool:
 
 
 def _fields(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> dict[str, Any]:
-    """Return the fields of one row.
-
-    A split trajectory has its whole reward on the last token of every row, as the V1 worker copies
-    it: each row's return is then right, and GRPO reads only the last row.
-    """
+    """Return the fields of one row."""
+    # A split trajectory has its whole reward on the last token of every row, as the V1 worker
+    # copies it: each row's return is then right, and GRPO reads only the last row.
     last = [0.0] * (len(row.response_ids) - 1) + [scored.reward]
     fields: dict[str, Any] = {
         "prompt_ids": list(row.prompt_ids),

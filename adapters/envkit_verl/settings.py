@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import Limits, Sampling
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
 from envkit_training.settings import read_sampling
 from envkit_verl.ignored import check_ignored
 

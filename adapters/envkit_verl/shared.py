@@ -8,12 +8,13 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import Player, RolloutConfig
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.player import Player
 from envkit.tokens import ChatCodec
 from envkit.tokens.loading import generation_stops, read_json, vocabulary_size_of
 from envkit_verl.contract import CONTRACT
@@ -22,35 +23,23 @@ from envkit_verl.groups import Groups
 from envkit_verl.settings import VLLM, VerlSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerParts:
-    """Objects that verl passes to every loop object, the same each time."""
-
-    server_manager: Any
-    tokenizer: Any
-    processor: Any
-    """None for a text model."""
-    config: Any
-    """The trainer's configuration."""
-    data: Any
-    """The section `data`."""
-
-
 class SharedRollout:
     """Long-lived state of `EnvAgentLoop`."""
 
-    def __init__(self, parts: WorkerParts, options: Mapping[str, Any]) -> None:
+    def __init__(self, loop: Any, options: Mapping[str, Any]) -> None:  # noqa: ANN401  # of verl
         """Create codec, engine and player on the running event loop.
 
         Args:
-            parts: Objects from verl.
+            loop: Any of verl's loop objects, which all have the same parts: `server_manager`,
+                `tokenizer`, `processor` (None for a text model), `config` (the trainer's) and
+                `data_config` (its section `data`).
             options: The `envkit` mapping of the loop's YAML entry.
 
         Raises:
             ConfigurationError: Unknown options, or incompatible settings.
             TemplateError: The model's chat template cannot be encoded exactly.
         """
-        self.parts = parts
+        self.loop = loop
         self.config = RolloutConfig.for_trainer(
             options, tail="async_training.partial_rollout of its fully asynchronous policy"
         )
@@ -59,9 +48,9 @@ class SharedRollout:
                 "verl already plays in its own Ray workers, got envkit.workers="
                 f"{self.config.workers}; drop it and raise rollout.agent.num_workers"
             )
-        self.settings = VerlSettings.from_config(parts.config)
-        self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
-        self.codec = _codec(parts, self.config, self.mm_processor_kwargs)
+        self.settings = VerlSettings.from_config(loop.config)
+        self.mm_processor_kwargs = plain(loop.data_config.get("mm_processor_kwargs"))
+        self.codec = self._codec()
         self.engine = self._engine()
         self.player = Player(
             self.engine,
@@ -70,24 +59,39 @@ class SharedRollout:
         )
         self.groups = Groups()
 
+    def _codec(self) -> ChatCodec:
+        loop, config = self.loop, self.config
+        kwargs = plain(loop.data_config.get("apply_chat_template_kwargs"))
+        processor, folder = loop.processor, _model_folder(loop.tokenizer)
+        if processor is not None and self.mm_processor_kwargs:
+            processor = _Configured(processor, self.mm_processor_kwargs)
+        return ChatCodec(
+            loop.tokenizer if processor is None else processor,
+            template_kwargs=kwargs | dict(config.template_kwargs),
+            stop_ids=generation_stops(folder) if folder else None,
+            vocabulary_size=vocabulary_size_of(folder) if folder else None,
+            history=config.codec_history,
+            lazy_features=True,  # verl's worker processes the images itself
+        )
+
     def _engine(self) -> VerlEngine:
         unknown = sorted(set(self.config.engine) - {"timeout_s"})
         if unknown:
             raise ConfigurationError(
                 f"envkit.engine may hold 'timeout_s', the seconds for one reply, got {unknown}"
             )
-        parts, placeholder = self.parts, self.codec.audit().image_placeholder
-        image_processor = getattr(parts.processor, "image_processor", None)
+        loop, placeholder = self.loop, self.codec.audit().image_placeholder
+        image_processor = getattr(loop.processor, "image_processor", None)
         return VerlEngine(
-            parts.server_manager,
+            loop.server_manager,
             self.settings,
             placeholder_id=None
             if placeholder is None
-            else int(parts.tokenizer.convert_tokens_to_ids(placeholder)),
+            else int(loop.tokenizer.convert_tokens_to_ids(placeholder)),
             sends_expanded=self.settings.backend == VLLM
             and "Qwen2VLImageProcessor" in type(image_processor).__name__,
             mm_processor_kwargs=self.mm_processor_kwargs,
-            routing_shape=_routing_shape(parts.tokenizer) if self.settings.keeps_routing else None,
+            routing_shape=_routing_shape(loop.tokenizer) if self.settings.keeps_routing else None,
             timeout_s=self.config.engine.get("timeout_s"),
         )
 
@@ -105,17 +109,17 @@ class SharedRollout:
 _kept: dict[asyncio.AbstractEventLoop, dict[str, SharedRollout]] = {}
 
 
-def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRollout:
+def shared_rollout(loop: Any, options: Mapping[str, Any]) -> SharedRollout:  # noqa: ANN401  # as above
     """Return the shared rollout of loops with these parts and options on the running event loop."""
-    for dead in [loop for loop in _kept if loop.is_closed()]:
+    for dead in [one for one in _kept if one.is_closed()]:
         del _kept[dead]
     known = _kept.setdefault(asyncio.get_running_loop(), {})
-    # A cached rollout keeps its parts alive, so their ids are not reused.
-    identities = (id(parts.server_manager), id(parts.tokenizer), id(parts.processor))
+    # A cached rollout keeps its loop's parts alive, so their ids are not reused.
+    identities = (id(loop.server_manager), id(loop.tokenizer), id(loop.processor))
     key = json.dumps([identities, options], sort_keys=True, default=str)
     if key not in known:
         CONTRACT.check()
-        known[key] = SharedRollout(parts, options)
+        known[key] = SharedRollout(loop, options)
     return known[key]
 
 
@@ -142,23 +146,6 @@ class _Configured:
         return getattr(self._processor, name)
 
 
-def _codec(
-    parts: WorkerParts, config: RolloutConfig, mm_processor_kwargs: Mapping[str, Any]
-) -> ChatCodec:
-    kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
-    processor, folder = parts.processor, _model_folder(parts.tokenizer)
-    if processor is not None and mm_processor_kwargs:
-        processor = _Configured(processor, mm_processor_kwargs)
-    return ChatCodec(
-        parts.tokenizer if processor is None else processor,
-        template_kwargs=kwargs,
-        stop_ids=generation_stops(folder) if folder else None,
-        vocabulary_size=vocabulary_size_of(folder) if folder else None,
-        history=config.codec_history,
-        lazy_features=True,  # verl's worker processes the images itself
-    )
-
-
 def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaConf or Python, or None
     """Return a configuration node as a dictionary; empty for None."""
     from omegaconf import OmegaConf
@@ -170,10 +157,7 @@ def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaCon
 
 
 def _model_folder(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers tokenizer
-    """Return the model's folder on this machine; empty for a tokenizer that was made in memory.
-
-    verl has loaded the model, so a hub name is in the cache; asking the hub would only wait.
-    """
+    """Return the model's folder on this machine; empty for a tokenizer that was made in memory."""
     from huggingface_hub import try_to_load_from_cache
 
     name = str(getattr(tokenizer, "name_or_path", ""))
@@ -181,6 +165,7 @@ def _model_folder(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers toke
         return name
     found: object = None
     with suppress(ValueError):  # neither a folder nor a name of the hub
+        # verl has loaded the model, so a hub name is in the cache; asking the hub would only wait.
         found = try_to_load_from_cache(name, "config.json")
     return str(Path(found).parent) if isinstance(found, str) else ""
 

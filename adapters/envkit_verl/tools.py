@@ -14,7 +14,8 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.images import Image
-from envkit.rollout import EnvSource, EpisodeRequest
+from envkit.rollout.request import EpisodeRequest
+from envkit.rollout.sources import EnvSource
 from envkit.tools import ToolSpec
 from envkit_verl.engine import pil_images
 

@@ -18,10 +18,9 @@ from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
-from envkit_remote import Dialect, FlagCheck, Outgoing, ServerInfo
 from envkit_remote.answers import AnswerReader, check_tokens, page_object, read_json
 from envkit_remote.body import BodyRules, Parts, body_parts
-from envkit_remote.dialect import Fetch
+from envkit_remote.dialect import Dialect, Fetch, FlagCheck, Outgoing, ServerInfo
 from envkit_remote.faults import CONNECTION_ERRORS, asking, error_message
 from envkit_remote.prompt import check_length
 from envkit_remote.transport import Answer, Transport
@@ -150,15 +149,13 @@ class VLLMDialect(Dialect):
         return body_parts(fields, "content_parts", parts)
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
-        """Record which images the server has; True if it lost one that was sent by name.
-
-        If an image is lost each time, the server has no cache: from then on, images are always sent
-        in full.
-        """
+        """Record which images the server has; True if it lost one that was sent by name."""
         names = {image.sha256 for image in outgoing.images}
+        # The server forgets images on its own, and says so only when one is asked for by name.
         if answer.status == 400 and _CACHE_MISS in answer.body:
             if not self._has_cache:
                 return False
+            # If an image is lost each time, the server has no cache.
             self._has_cache = not names <= self._missed
             self._missed = (self._missed | names) if self._has_cache else set()
             for name in names:
@@ -179,11 +176,9 @@ class VLLMDialect(Dialect):
         return {"request_ids": [_NAME_PREFIX + rid]}
 
     async def internal_error(self, http: Transport, answer: Answer) -> EngineFault:
-        """Check the health route to interpret a 500; the texts differ between releases.
-
-        A server whose engine died answers requests for about a second before it exits.
-        """
+        """Check the health route to interpret a 500; the texts differ between releases."""
         said = f"vLLM at {http.base_url} answered 500: {error_message(answer.body)}"
+        # A server whose engine died answers requests for about a second before it exits.
         try:
             async with asyncio.timeout(_HEALTH_S):
                 is_alive = (await http.get("/health")).status == 200
@@ -332,7 +327,7 @@ class VLLMDialect(Dialect):
             EngineFault: The server does not answer.
         """
         body = json.dumps(self.kind_probe(_PROBE_TOKEN)).encode()
-        async with asking(self.title, http, _FLAGS_S, "for its flags"):
+        async with asking(http, _FLAGS_S, "for its flags"):
             answer = await http.post(self.generate_path, body)
             development = await http.get("/is_sleeping")
         if answer.status not in (200, 403):

@@ -4,7 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from envkit_remote import RemoteEngine, RoutedEngine, connect
+from envkit_remote.engine import RemoteEngine
+from envkit_remote.model import connect
+from envkit_remote.router import RoutedEngine
 from envkit_vllm.dialect import VLLMDialect
 
 

@@ -1,7 +1,6 @@
 """Several agents in one episode: the author's contract and the rewards."""
 
 from envkit.agents.env import MultiAgentEnv
-from envkit.agents.policy import RolePolicy, by_role
 from envkit.agents.rewards import (
     UNADJUSTED,
     AdjustRewards,
@@ -13,7 +12,7 @@ from envkit.agents.rewards import (
     team_mean,
     with_total,
 )
-from envkit.agents.role_env import RoleEnv
+from envkit.agents.role_env import RoleEnv, RolePolicy, by_role
 
 __all__ = [
     "UNADJUSTED",

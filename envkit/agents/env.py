@@ -6,8 +6,8 @@ own trajectory (see `envkit.rollout.joint`).
 
 All other code sees an ordinary `Env` with *joint* replies: the observation is a JSON object of what
 each role reads, the reply is a JSON object of what each role says, and a turn is one round. So
-checks, audits, golden files and fault injection need not know about roles. A reply that is not
-such an object becomes the reply of every role.
+checks, certificates, golden files and fault injection need not know about roles. A reply that is
+not such an object becomes the reply of every role.
 """
 
 import json

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ContractError
+from envkit.hints import fits
 from envkit.plugins import load_named
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import UNADJUSTED, Trajectory
@@ -71,10 +72,8 @@ def adjusted(
             raise ContractError(
                 f"adjust_rewards returned a reward for {role!r}; the roles are {list(changed)}"
             )
-        if isinstance(reward, bool) or not isinstance(reward, int | float):
-            raise ContractError(f"the reward of {role!r} must be a number, got {reward!r}")
-        if not math.isfinite(reward):
-            raise ContractError(f"the reward of {role!r} must be finite, got {reward!r}")
+        if not fits(reward, float):
+            raise ContractError(f"the reward of {role!r} must be a finite number, got {reward!r}")
         changed[role] = _set(changed[role], float(reward))
     return changed
 

@@ -1,15 +1,23 @@
 """One role of a joint episode, as an environment that the rollout loop plays."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envkit.agents.env import MultiAgentEnv
 from envkit.async_env import AsyncEnv
+from envkit.env import Policy, PolicyContext
+from envkit.errors import ConfigurationError
 from envkit.messages import Message
 from envkit.reply import Reply
+from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.turns import Observation, Step, Turn
+
+RolePolicy = Callable[[MultiAgentEnv, str, PolicyContext], str]
+"""Writes a role's reply from the shared environment, the role and the role's own context. The
+environment does not change while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +93,30 @@ class RoleEnv(AsyncEnv):
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return a shorter form built by the joint environment, or None."""
         return self.joint_env.shorten(observation, tokens)
+
+
+def by_role(write: RolePolicy) -> Policy:
+    """Return a policy that plays every role, one at a time or all in a joint reply.
+
+    Each role's context has its own seed and that role's messages.
+    """
+
+    def reply(context: PolicyContext) -> str:
+        env: Any = context.env.unwrapped
+        if isinstance(env, RoleEnv):
+            return _write(env.joint_env, env.role, context)
+        if not isinstance(env, MultiAgentEnv):
+            raise ConfigurationError(
+                f"this policy plays environments with several agents, got {type(env).__name__}"
+            )
+        return json.dumps({role: _joint_part(env, role, context) for role in env.addressed})
+
+    def _write(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
+        return write(env, role, replace(context, seed=derive_seed(context.seed, role)))
+
+    def _joint_part(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
+        messages = env.conversations[role]
+        spoken = sum(entry["role"] == "assistant" for entry in messages)
+        return _write(env, role, replace(context, turn=spoken, messages=messages))
+
+    return reply

@@ -1,6 +1,6 @@
 """Check that an environment keeps the contract: Gymnasium's rules and envkit's."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -9,7 +9,7 @@ import gymnasium
 
 from envkit.checker import conduct, promises
 from envkit.checker.problems import Note, Problem, mistakes, raised
-from envkit.checker.under_test import Budgets, Codec, EnvUnderTest, Skip
+from envkit.checker.under_test import Codec, EnvUnderTest, Skip
 from envkit.env import Env
 from envkit.errors import ContractError, shown
 from envkit.seeds import checked_seed
@@ -39,7 +39,7 @@ _RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
-    """Report of a check that found no problem; prints as a list of rules."""
+    """What the rules found; prints as a list of rules if none is broken."""
 
     name: str
     """The environment's id, or its class if it was not made by id."""
@@ -51,6 +51,8 @@ class CheckReport:
     """Number of turns played."""
     notes: tuple[tuple[str, str], ...] = ()
     """What rules went by, each with its rule."""
+    problems: tuple[str, ...] = ()
+    """One line per mistake; each begins with its rule. `check_env` raises them."""
 
     def __repr__(self) -> str:
         """Return one line per rule, as `check_env` prints them."""
@@ -64,22 +66,12 @@ class CheckReport:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
-    """Results of the rules, including any problems."""
-
-    report: CheckReport
-    problems: tuple[str, ...]
-    """One line per mistake; each begins with its rule."""
-
-
-RULES: Final = tuple(_RULES)
 PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"})
 """Rules that compare two plays."""
 
 
-def examine(subject: EnvUnderTest, rules: Collection[str] = RULES) -> Examination:
-    """Play an environment through rules of the contract and return the results."""
+def examine(subject: EnvUnderTest) -> CheckReport:
+    """Play an environment through every rule of the contract and return the results."""
     plain = subject.env
     name = type(plain).__name__ if plain.spec is None else plain.spec.id
     passed: list[str] = []
@@ -87,8 +79,6 @@ def examine(subject: EnvUnderTest, rules: Collection[str] = RULES) -> Examinatio
     problems: list[tuple[str, Problem]] = []
     notes: list[tuple[str, str]] = []
     for rule, check in _RULES.items():
-        if rule not in rules:
-            continue
         try:
             told = _run(check, subject)
         except Skip as reason:
@@ -99,14 +89,14 @@ def examine(subject: EnvUnderTest, rules: Collection[str] = RULES) -> Examinatio
         problems += [(rule, problem) for problem in found]
         if not found:
             passed.append(rule)
-    report = CheckReport(
+    return CheckReport(
         name=name,
         passed=tuple(passed),
         skipped=tuple(skipped),
         turns=subject.turns,
         notes=tuple(notes),
+        problems=tuple(mistakes(problems)),
     )
-    return Examination(report=report, problems=tuple(mistakes(problems)))
 
 
 def check_env(
@@ -152,14 +142,15 @@ def check_env(
         seed=checked_seed(seed),
         episodes=episodes,
         codec=codec,
-        budgets=Budgets(pixels=max_observation_pixels, tokens=max_observation_tokens),
+        max_pixels=max_observation_pixels,
+        max_tokens=max_observation_tokens,
     )
     found = examine(subject)
     if found.problems:
         ways = counted(len(found.problems), "way")
         listed = "".join(f"\n  - {problem}" for problem in found.problems)
-        raise ContractError(f"{found.report.name} breaks the contract in {ways}:{listed}")
-    return found.report
+        raise ContractError(f"{found.name} breaks the contract in {ways}:{listed}")
+    return found
 
 
 def _run(check: Rule, subject: EnvUnderTest) -> list[Problem | Note]:

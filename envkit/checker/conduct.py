@@ -88,15 +88,15 @@ def replies_rule(subject: EnvUnderTest) -> Iterator[str | Problem]:
     pending = deque([*BAD_REPLIES, *calls])
     seed = subject.seed
     while pending:
-        player = subject.begin(lambda _: pending.popleft(), seed=seed)
-        while pending and not player.done:
+        episode = subject.begin(lambda _: pending.popleft(), seed=seed)
+        while pending and not episode.ended:
             written = pending[0]
             try:
-                player.turn()
+                episode.turn()
             except Exception as error:  # noqa: BLE001  # what an environment raises is its own
                 yield raised(error, f"a reply must not raise: {written[:60]!r} raised ")
                 break
-        yield from episode_problems(player.episode(), subject.env)
+        yield from episode_problems(episode, subject.env)
         seed += 1
 
 
@@ -211,21 +211,21 @@ def tasks_rule(subject: EnvUnderTest) -> Iterator[str]:
 
 def budget_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that no observation exceeds the given budgets."""
-    budgets = subject.budgets
-    if budgets.pixels is None and budgets.tokens is None:
+    max_pixels, max_tokens = subject.max_pixels, subject.max_tokens
+    if max_pixels is None and max_tokens is None:
         raise Skip("no budget was given")
-    if budgets.tokens is not None and subject.codec is None:
+    if max_tokens is not None and subject.codec is None:
         yield "max_observation_tokens needs codec="
     episode = subject.play(lambda _: "", seed=subject.seed)
     moments = [episode.start.observation, *(step.observation for step in episode.steps)]
     for number, observation in enumerate(moments):
         pixels = sum(image.size[0] * image.size[1] for image in observation["images"])
-        if budgets.pixels is not None and pixels > budgets.pixels:
-            yield f"observation {number} has {pixels} pixels; the budget is {budgets.pixels}"
-        if budgets.tokens is None or subject.codec is None:
+        if max_pixels is not None and pixels > max_pixels:
+            yield f"observation {number} has {pixels} pixels; the budget is {max_pixels}"
+        if max_tokens is None or subject.codec is None:
             continue
         entry = subject.codec.readable(subject.env.format_observation(observation))
         encoded = subject.codec.encode_observation([entry], sampled_ids=(), previous_images=0)
         tokens = len(encoded.train_ids)
-        if tokens > budgets.tokens:
-            yield f"observation {number} has {tokens} tokens; the budget is {budgets.tokens}"
+        if tokens > max_tokens:
+            yield f"observation {number} has {tokens} tokens; the budget is {max_tokens}"

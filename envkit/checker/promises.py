@@ -63,7 +63,7 @@ def independence_rule(subject: EnvUnderTest) -> Iterator[Problem]:
                 if turn < len(episode.steps):
                     player.turn()
         for player, (episode, _) in zip(players, order, strict=True):
-            yield from _difference(episode, player.episode(), "an interleaved play")
+            yield from _difference(episode, player, "an interleaved play")
 
 
 def snapshot_rule(subject: EnvUnderTest) -> Iterator[str]:

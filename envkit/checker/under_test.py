@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, Self, cast
 
 from envkit.env import Env, Observation, Policy, PolicyContext, Reset, Step
 from envkit.errors import ConfigurationError
@@ -56,14 +56,6 @@ class Codec(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
-    """Limits on a single observation; None is unlimited."""
-
-    pixels: int | None = None
-    tokens: int | None = None
-
-
 class Skip(Exception):  # not an error
     """A rule does not apply; the argument says why."""
 
@@ -77,7 +69,9 @@ class EnvUnderTest:
     seed: int
     episodes: int
     codec: Codec | None = None
-    budgets: Budgets = Budgets()
+    max_pixels: int | None = None
+    """Limit on a single observation; None is unlimited, as for tokens."""
+    max_tokens: int | None = None
     turns: int = 0
     """Number of turns played so far."""
     made: list[Env] = field(default_factory=list[Env])
@@ -117,11 +111,10 @@ class EnvUnderTest:
 
     def begin(
         self, policy: AnyPolicy, *, seed: int, task: Task | None = None, env: Env | None = None
-    ) -> "Player":
+    ) -> "Episode":
         """Begin an episode on this environment, or on another instance of it."""
-        return Player(
-            self.env if env is None else env, policy, seed=seed, task=task, under_test=self
-        )
+        env = self.env if env is None else env
+        return Episode(env, policy, seed=seed, task=task, under_test=self)
 
     def play(
         self,
@@ -150,20 +143,45 @@ class EnvUnderTest:
         self.made.clear()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One played episode as comparable data."""
+    """An episode, played turn by turn, so that two can be interleaved."""
 
-    task: Task
-    start: Reset
-    replies: tuple[str, ...]
-    steps: tuple[Step, ...]
-    messages: tuple[Message, ...]
+    def __init__(
+        self,
+        env: Env,
+        policy: AnyPolicy,
+        *,
+        seed: int,
+        task: Task | None = None,
+        under_test: EnvUnderTest | None = None,
+    ) -> None:
+        """Begin an episode.
+
+        Args:
+            env: It is reset.
+            policy: Gives the replies.
+            seed: The seed of the reset.
+            task: The task to play; None lets the seed draw it.
+            under_test: Counts the turns.
+        """
+        self._under_test = under_test
+        self._env = env
+        self._policy = policy
+        self._seed = seed
+        options = None if task is None else {"task": copy.deepcopy(task)}
+        self.start = Reset(*env.reset(seed=seed, options=options))
+        self.task: Task = copy.deepcopy(env.task)
+        self.steps: list[Step] = []
+        self.replies: tuple[str, ...] = ()
+        self.messages: list[Message] = []
+        if env.system_prompt is not None:
+            self.messages.append(message("system", env.system_prompt))
+        self.messages.append(self._format(self.start.observation))
 
     @property
     def ended(self) -> bool:
         """Whether the environment ended it."""
-        return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
+        return bool(self.steps) and bool(self.steps[-1].terminated or self.steps[-1].truncated)
 
     @property
     def total(self) -> float:
@@ -174,6 +192,43 @@ class Episode:
         """Return the episode as JSON lines: one for the start and one per step."""
         start = {"observation": _seen(self.start.observation), "info": self.start.info}
         return [_line(start), *(row(step) for step in self.steps)]
+
+    def context(self) -> PolicyContext:
+        """Return what the policy is asked with."""
+        return PolicyContext(
+            env=self._env,
+            task=self.task,
+            turn=len(self.steps),
+            messages=tuple(self.messages),
+            seed=self._seed,
+        )
+
+    def turn(self) -> Step:
+        """Play one turn."""
+        text = self._policy(self.context())
+        if isinstance(text, Reply):
+            self._env.announce(text)
+            text = text.text
+        step = Step(*self._env.step(text))
+        if self._under_test is not None:
+            self._under_test.turns += 1
+        self.replies += (text,)
+        self.steps.append(step)
+        self.messages.append(message("assistant", text))
+        self.messages.append(self._format(step.observation))
+        return step
+
+    def play(self, max_turns: int = LONGEST_EPISODE) -> Self:
+        """Play on until the episode ends or has so many turns."""
+        while not self.ended and len(self.steps) < max_turns:
+            self.turn()
+        return self
+
+    def _format(self, observation: Observation) -> Message:
+        try:
+            return self._env.format_observation(observation)
+        except Exception as error:  # noqa: BLE001  # the rule about messages reports it
+            return message("user", repr(error))
 
 
 def row(step: Step) -> str:
@@ -222,88 +277,3 @@ def excerpts(old: str, new: str) -> str:
     start = max(0, same - _BEFORE)
     shown = [repr(text[start : start + _EXCERPT]) for text in (old, new)]
     return f"{shown[0]} became {shown[1]}" + (f" (from character {start})" if start else "")
-
-
-class Player:
-    """Plays an episode turn by turn, so that two can be interleaved."""
-
-    def __init__(
-        self,
-        env: Env,
-        policy: AnyPolicy,
-        *,
-        seed: int,
-        task: Task | None = None,
-        under_test: EnvUnderTest | None = None,
-    ) -> None:
-        """Begin an episode.
-
-        Args:
-            env: It is reset.
-            policy: Gives the replies.
-            seed: The seed of the reset.
-            task: The task to play; None lets the seed draw it.
-            under_test: Counts the turns.
-        """
-        self._under_test = under_test
-        self._env = env
-        self._policy = policy
-        self._seed = seed
-        options = None if task is None else {"task": copy.deepcopy(task)}
-        self.start = Reset(*env.reset(seed=seed, options=options))
-        self.task: Task = copy.deepcopy(env.task)
-        self.steps: list[Step] = []
-        self.replies: list[str] = []
-        self.done = False
-        self.messages: list[Message] = []
-        if env.system_prompt is not None:
-            self.messages.append(message("system", env.system_prompt))
-        self.messages.append(self._format(self.start.observation))
-
-    def context(self) -> PolicyContext:
-        """Return what the policy is asked with."""
-        return PolicyContext(
-            env=self._env,
-            task=self.task,
-            turn=len(self.steps),
-            messages=tuple(self.messages),
-            seed=self._seed,
-        )
-
-    def turn(self) -> Step:
-        """Play one turn."""
-        text = self._policy(self.context())
-        if isinstance(text, Reply):
-            self._env.announce(text)
-            text = text.text
-        step = Step(*self._env.step(text))
-        if self._under_test is not None:
-            self._under_test.turns += 1
-        self.replies.append(text)
-        self.steps.append(step)
-        self.done = bool(step.terminated or step.truncated)
-        self.messages.append(message("assistant", text))
-        self.messages.append(self._format(step.observation))
-        return step
-
-    def play(self, max_turns: int = LONGEST_EPISODE) -> Episode:
-        """Play on until the episode ends or has so many turns."""
-        while not self.done and len(self.steps) < max_turns:
-            self.turn()
-        return self.episode()
-
-    def _format(self, observation: Observation) -> Message:
-        try:
-            return self._env.format_observation(observation)
-        except Exception as error:  # noqa: BLE001  # the rule about messages reports it
-            return message("user", repr(error))
-
-    def episode(self) -> Episode:
-        """Return the turns played so far."""
-        return Episode(
-            task=self.task,
-            start=self.start,
-            replies=tuple(self.replies),
-            steps=tuple(self.steps),
-            messages=tuple(self.messages),
-        )

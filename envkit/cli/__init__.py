@@ -26,24 +26,20 @@ _STREAMS: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def _open_missing_streams() -> None:
-    """Replace standard streams that the caller closed, as in `envkit list >&-`.
-
-    Otherwise the first file that a command opens would take their descriptor.
-    """
+    """Replace standard streams that the caller closed, as in `envkit list >&-`."""
     for name, mode in _STREAMS.items():
+        # The first file that a command opens would take the descriptor of a closed one.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open to the end
 
 
 def _load_app() -> "typer.Typer":
-    """Import the commands, which takes seconds on a busy machine.
-
-    An exception cannot end it cleanly: an extension module that is interrupted while it loads turns
-    KeyboardInterrupt into an ImportError.
-    """
+    """Import the commands, which takes seconds on a busy machine."""
     handler = signal.getsignal(signal.SIGINT)
     is_default = handler is signal.default_int_handler  # a shell's background job ignores it
     if is_default:
+        # An exception cannot end it cleanly: an extension module that is interrupted while it loads
+        # turns KeyboardInterrupt into an ImportError.
         signal.signal(signal.SIGINT, _leave)
     from envkit.cli.app import app
 

@@ -95,21 +95,11 @@ def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -
     say()
     say(facts["card"])
     say()
-    rows = [(name, _shown(facts[name])) for name in _SHOWN if name in facts]
-    table(("", ""), rows)
+    table(("", ""), [(name, _shown(value)) for name, value in facts.items() if name not in _ABOVE])
 
 
-_SHOWN: Final = (
-    "distribution",
-    "arguments",
-    "max_turns",
-    "reward_threshold",
-    "tasks",
-    "roles",
-    "tools",
-    "policies",
-    "capabilities",
-)
+_ABOVE: Final = ("id", "description", "card", "system_prompt")
+"""Facts that the table of `envkit info` leaves out: it stands below the card."""
 
 
 def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
@@ -136,13 +126,8 @@ def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
 
 def _arguments(kind: type) -> list[str]:
     parameters = inspect.signature(kind).parameters.values()
-    return [
-        parameter.name
-        if parameter.default is inspect.Parameter.empty
-        else f"{parameter.name}={parameter.default!r}"
-        for parameter in parameters
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    named = [one for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    return [str(one.replace(annotation=inspect.Parameter.empty)) for one in named]
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401  # one of the facts above

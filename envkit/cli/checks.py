@@ -10,23 +10,15 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
-from envkit import plugins
-from envkit.cli import installed
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EnvkitError,
-    MissingDependencyError,
-    RefusedError,
-    describe,
-)
+from envkit import errors, plugins
+from envkit.cli import engines, installed
 from envkit.files import CACHE_VARIABLE, cache_dir
 
 GROUP: Final = "envkit.checks"
@@ -128,7 +120,7 @@ def _places() -> Iterator[Check]:
         cache = cache_dir()
         with contextlib.suppress(OSError):  # the check below says why
             cache.mkdir(parents=True, exist_ok=True)
-    except ConfigurationError as error:
+    except errors.ConfigurationError as error:
         yield Check(
             area="disk",
             name="cache folder",
@@ -195,13 +187,13 @@ def _graphics() -> Iterator[Check]:
 
 
 def _engines() -> Iterator[Check]:
-    for engine in installed.engines():
+    for name, point in sorted(plugins.plugins(engines.GROUP).items()):
         yield _imported(
             "engine",
-            engine.name,
-            engine.problem,
-            matters=f"--engine {engine.name} cannot be used",
-            distribution=engine.source,
+            name,
+            engines.load_engine,
+            matters=f"--engine {name} cannot be used",
+            distribution=plugins.owners([point]),
         )
 
 
@@ -209,36 +201,32 @@ def _environments() -> Iterator[Check]:
     from envkit.registration import registry, spec
 
     for name, listed in registry().items():
-        problem: EnvkitError | None = None
-        try:
-            spec(name)
-        except EnvkitError as error:
-            problem = error
         yield _imported(
             "environment",
             name,
-            problem,
+            spec,
             matters=f"{name} cannot be built; the others are not affected",
             distribution=listed.distribution or "its package",
         )
 
 
 def _imported(
-    area: str, name: str, problem: EnvkitError | None, *, matters: str, distribution: str
+    area: str, name: str, load: Callable[[str], object], *, matters: str, distribution: str
 ) -> Check:
     """Return the check of a plugin's import."""
-    if problem is None:
-        found = f"from {distribution}"
-        return Check(area=area, name=name, status=Status.OK, found=found)
-    return _failed(area, name, problem, matters=matters, distribution=distribution)
+    try:
+        load(name)
+    except errors.EnvkitError as problem:
+        return _failed(area, name, problem, matters=matters, distribution=distribution)
+    return Check(area=area, name=name, status=Status.OK, found=f"from {distribution}")
 
 
 def _failed(
-    area: str, name: str, problem: EnvkitError, *, matters: str, distribution: str
+    area: str, name: str, problem: errors.EnvkitError, *, matters: str, distribution: str
 ) -> Check:
     """Return the check of a part of a plugin that cannot be used."""
-    is_refused = isinstance(problem, RefusedError)
-    is_off = isinstance(problem, MissingDependencyError) and not is_refused
+    is_refused = isinstance(problem, errors.RefusedError)
+    is_off = isinstance(problem, errors.MissingDependencyError) and not is_refused
     return Check(
         area=area,
         name=name,
@@ -249,9 +237,9 @@ def _failed(
     )
 
 
-def _fix_of(problem: EnvkitError, distribution: str) -> str:
+def _fix_of(problem: errors.EnvkitError, distribution: str) -> str:
     """Return what fixes an error whose message has no command; pip cures only broken packages."""
-    if isinstance(problem, ContractError):
+    if isinstance(problem, errors.ContractError):
         return f"pip install --force-reinstall --no-deps {distribution}"
     return "do what the message says, then run: envkit doctor"
 
@@ -265,7 +253,7 @@ def _plugin_check(name: str, points: Sequence[EntryPoint]) -> Check:
     distribution = plugins.owners(points)
     try:
         found = str(plugins.load_only(points, f"the check {name!r}")())
-    except EnvkitError as error:
+    except errors.EnvkitError as error:
         matters = f"environments that need the {name} cannot be played"
         return _failed("plugin", name, error, matters=matters, distribution=distribution)
     except BaseException as error:  # a plugin's error is its finding
@@ -275,7 +263,7 @@ def _plugin_check(name: str, points: Sequence[EntryPoint]) -> Check:
             area="plugin",
             name=name,
             status=Status.FAILED,
-            found=f"the check itself failed: {describe(error)}",
+            found=f"the check itself failed: {errors.describe(error)}",
             matters="the state of this part is unknown",
             fix=f"pip install --force-reinstall --no-deps {distribution}",
         )

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from envkit.cli import checks
+from envkit.cli.checks import Check, Status
 from envkit.cli.console import one_line, say, say_json, table
+from envkit.cli.engines import Built, EngineChoice, build
 from envkit.cli.options import AsJson, BaseUrl, EngineName, ModelName
+from envkit.errors import EnvkitError
 
 if TYPE_CHECKING:
-    from envkit.cli.checks import Check
-    from envkit.cli.engines import Built, EngineChoice
     from envkit.cli.vision import Verdict
 
 _EXIT_FAILED: Final = 1
@@ -33,16 +35,13 @@ def doctor(
     matters and the command that fixes it, and the exit code is 1. A line "off" is an optional part
     that is not installed.
     """
-    from envkit.cli import checks
-    from envkit.cli.engines import EngineChoice
-
     found = list(checks.all_checks())
     verdict = None
     if vision or engine or model or base_url:
         choice = EngineChoice(name=engine, model=model, base_url=base_url)
         answers, verdict = asyncio.run(_examine(choice, vision=vision))
         found += answers
-    is_sound = all(check.status is not checks.Status.FAILED for check in found)
+    is_sound = all(check.status is not Status.FAILED for check in found)
     if as_json:
         rows = [asdict(check) for check in found]
         say_json({"machine": checks.machine(), "checks": rows, "is_sound": is_sound})
@@ -52,7 +51,7 @@ def doctor(
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _print(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | None") -> None:
+def _print(machine: dict[str, str], found: list[Check], verdict: "Verdict | None") -> None:
     table(("", ""), machine.items())
     say()
     rows = [(c.status.value, c.area, c.name, "" if c.fix else c.found) for c in found]
@@ -69,15 +68,12 @@ def _print(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | No
             say(f"  fix      {check.fix}")
 
 
-async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check], Verdict | None]":
+async def _examine(choice: EngineChoice, *, vision: bool) -> "tuple[list[Check], Verdict | None]":
     """Sample a token from the engine, and check images."""
-    from envkit.cli.engines import build
-    from envkit.errors import EnvkitError
-
     try:
         built = await build(choice)
     except EnvkitError as error:
-        return [_engine_check(choice, choice.label, one_line(error), is_ok=False)], None
+        return [_no_answer(choice, choice.label, one_line(error))], None
     try:
         flags = await _flags(built)
         answer = await _answers(choice, built)
@@ -89,11 +85,8 @@ async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check
         await built.engine.aclose()
 
 
-async def _flags(built: "Built") -> "list[Check]":
+async def _flags(built: Built) -> list[Check]:
     """Return a server's relevant flags; empty for engines without such a list."""
-    from envkit.cli.checks import Check, Status
-    from envkit.errors import EnvkitError
-
     ask = getattr(built.engine, "flags", None)
     if ask is None:
         return []
@@ -114,8 +107,7 @@ async def _flags(built: "Built") -> "list[Check]":
     ]
 
 
-async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
-    from envkit.errors import EnvkitError
+async def _answers(choice: EngineChoice, built: Built) -> Check:
     from envkit.messages import message
     from envkit.rollout.engine import CheckingEngine, Sampling, sample_once
 
@@ -127,20 +119,16 @@ async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
         sampling = Sampling(max_new_tokens=1).for_codec(built.codec)
         answer = await sample_once(built.engine, prompt, sampling)
     except EnvkitError as error:
-        return _engine_check(choice, built.engine.name, one_line(error), is_ok=False)
+        return _no_answer(choice, built.engine.name, one_line(error))
     seconds = time.perf_counter() - started
     found = (
         f"answers: {len(answer.token_ids)} token in {seconds:.2f} s, "
         f"weights {answer.weight_version or 'unnamed'}, model {built.model}"
     )
-    return _engine_check(choice, built.engine.name, found, is_ok=True)
+    return Check(area="answer", name=built.engine.name, status=Status.OK, found=found)
 
 
-def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool) -> "Check":
-    from envkit.cli.checks import Check, Status
-
-    if is_ok:
-        return Check(area="answer", name=name, status=Status.OK, found=found)
+def _no_answer(choice: EngineChoice, name: str, found: str) -> Check:
     fix = "envkit doctor --model DIR_OR_NAME"
     if choice.base_url is not None:
         first = choice.base_url.split(",")[0].rstrip("/")
@@ -155,8 +143,7 @@ def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool)
     )
 
 
-async def _sees(built: "Built") -> "tuple[Check, Verdict]":
-    from envkit.cli.checks import Check, Status
+async def _sees(built: Built) -> "tuple[Check, Verdict]":
     from envkit.cli.vision import look
 
     verdict = await look(built)

@@ -12,18 +12,8 @@ from envkit.cli.images import ImageStyle, half_blocks, sixels
 from envkit.cli.run_page import print_grid
 from envkit.errors import ImageError, StorageError
 from envkit.images import Image
+from envkit.viewer import turn_text
 from envkit.viewer.episodes import Episode
-from envkit.viewer.turn_text import (
-    episode_facts,
-    history_lines,
-    identity,
-    rewritten,
-    role_words,
-    speaker,
-    summary,
-    turn_facts,
-    warnings,
-)
 from envkit.viewer.wording import clipped, number, signed, stop_words
 
 _WIDEST_IMAGE: Final = 64
@@ -49,8 +39,8 @@ def print_episode(
     data, row = episode.data, episode.row
     page = _Page(console, style, {image.sha256: image for image in episode.images})
     console.print(Rule(Text(f"episode {row.number}: {clipped(data['title'])}"), style="bold"))
-    console.print(Text(" · ".join(episode_facts(data, row.turns)), style="bold"))
-    for text in warnings(data):
+    console.print(Text(" · ".join(turn_text.episode_facts(data, row.turns)), style="bold"))
+    for text in turn_text.warnings(data):
         console.print(Text(text, style="red"))
     is_cut = skip and parent is not None
     if row.parent is not None:
@@ -88,7 +78,8 @@ class _Page:
         self, place: int, turn: Mapping[str, Any], start: Mapping[str, Any] | None
     ) -> None:
         """Print a turn; `start` is the sequence that begins there."""
-        line = Text(f"turn {place}  ", style="bold").append(summary(turn), style="magenta")
+        line = Text(f"turn {place}  ", style="bold")
+        line.append(turn_text.summary(turn), style="magenta")
         if turn.get("reward"):
             line.append(f"  {signed(turn['reward'])}", style="bold")
         self.console.print()
@@ -102,7 +93,7 @@ class _Page:
             self._say("same image as before", "dim")
         self._print_messages(turn["heard"])
         self._print_reply(turn)
-        print_grid(self.console, turn_facts(turn), styles=("dim", "dim"))
+        print_grid(self.console, turn_text.turn_facts(turn), styles=("dim", "dim"))
 
     def print_end(self, data: Mapping[str, Any]) -> None:
         """Print how the episode ended, and its identifiers."""
@@ -114,29 +105,29 @@ class _Page:
             for name in entry["images"]:
                 self._print_image(name)
         self._print_messages(final)
-        print_grid(self.console, identity(data), styles=("dim", "dim"))
+        print_grid(self.console, turn_text.identity(data), styles=("dim", "dim"))
 
     def _print_start(self, sequence: Mapping[str, Any]) -> None:
-        for text in rewritten(sequence):
+        for text in turn_text.rewritten(sequence):
             self._say(text, "yellow")
-        lines = [] if sequence["prompt"] is None else list(history_lines(sequence["prompt"]))
-        if lines:
+        lines = turn_text.history_lines(sequence["prompt"] or {"history": ()})
+        if rows := [(who, clipped(text, _LONGEST)) for who, text in lines]:
             self._say("The model saw from then on:", "yellow")
-            rows = [(who, clipped(text, _LONGEST)) for who, text in lines]
             print_grid(self.console, rows, styles=("yellow", "dim"))
 
     def _print_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
         for entry in messages:
             if entry["text"].strip():
                 is_system = entry["role"] == "system"
-                self._say(role_words(entry["role"]), "dim" if is_system else "cyan")
+                self._say(turn_text.role_words(entry["role"]), "dim" if is_system else "cyan")
                 self._say(entry["text"], "dim" if is_system else "")
 
     def _print_reply(self, turn: Mapping[str, Any]) -> None:
-        self._say(speaker(turn), "green")
+        self._say(turn_text.speaker(turn), "green")
         if turn["thought"].strip():
             self._say(turn["thought"])
-        if len(turn["words"]) > 1 or summary(turn) not in turn["words"]:  # else the heading has it
+        heading = turn_text.summary(turn)
+        if len(turn["words"]) > 1 or heading not in turn["words"]:
             for text in turn["words"]:
                 self._say(f"→ {text}", "bold magenta")
         if not turn["thought"].strip() and not turn["words"]:

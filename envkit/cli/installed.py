@@ -1,4 +1,4 @@
-"""Installed packages by extra, engines, and torch."""
+"""Installed packages by extra, processors, and torch."""
 
 import os
 import re
@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Final
-
-from envkit.cli.engines import GROUP, load_engine
-from envkit.errors import EnvkitError
-from envkit.plugins import owners, plugins
 
 DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
@@ -73,17 +69,6 @@ class Package:
         return "missing" if self.python is None else f"needs Python {self.python}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """A registered engine."""
-
-    name: str
-    source: str
-    """The distribution that provides it."""
-    problem: EnvkitError | None
-    """Why it cannot be imported; None if it can."""
-
-
 def packages() -> list[Package]:
     """Return the packages of the core and of every extra, as the distribution declares them."""
     found: list[Package] = []
@@ -107,19 +92,6 @@ def packages() -> list[Package]:
             )
         )
     return found
-
-
-def engines() -> list[EngineStatus]:
-    """Return every registered engine and whether its package can be imported."""
-    statuses: list[EngineStatus] = []
-    for name, entry in sorted(plugins(GROUP).items()):
-        problem = None
-        try:
-            load_engine(name)
-        except EnvkitError as error:
-            problem = error
-        statuses.append(EngineStatus(name=name, source=owners([entry]), problem=problem))
-    return statuses
 
 
 def cpus(root: Path = Path("/")) -> str:

@@ -243,8 +243,8 @@ class PlayOptions(CommandOptions):
         replaced = {
             "engine.base_url": self.base_url is not None,
             "engine.chat": self.base_url is not None,
-            "config.ray.address": self.ray is not None,
-            "config.ray": self.workers == 0,
+            "config.player_options.address": self.ray is not None,
+            "config.player_options": self.workers == 0,
         }
         return Confirmation(
             repeated={"engine": engine, "config": config, "wrap_kwargs": self.wrapper_arguments()},
@@ -299,12 +299,12 @@ class PlayOptions(CommandOptions):
         if not count and (self.ray is not None or self.player is not None):
             option = "--player" if self.ray is None else "--ray"
             raise typer.BadParameter(f"{option} needs workers: add --workers N")
-        ray = {**config.ray, **({} if self.ray is None else {"address": self.ray})}
+        address = {} if self.ray is None else {"address": self.ray}
         return replace(
             config,
             workers=count,
             player=(self.player or config.player) if count else None,
-            ray=ray if count else {},
+            player_options={**config.player_options, **address} if count else {},
         )
 
     def _given_settings(self) -> dict[str, Any]:

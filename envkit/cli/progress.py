@@ -6,12 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from envkit.cli.console import note
 from envkit.closing import Closing
-from envkit.rollout import RolloutState
-from envkit.rollout.plan import Played
+from envkit.rollout.plan import Played, RolloutState
 
 _REFRESH_S: Final = 0.25
 _SHARE: Final = 0.01
@@ -21,44 +20,23 @@ _LINES: Final = 10
 """Progress lines per rollout without a terminal."""
 
 
-class Progress(Protocol):
-    """Shows a rollout while it runs."""
+class Progress:
+    """Counts the finished episodes of a rollout while it runs, and shows nothing of them."""
 
-    def finished(self, episode: Played) -> None:
-        """Count a finished episode, given its records: one for each role."""
-        ...
+    def __init__(self, state: RolloutState) -> None:
+        """Start without an episode.
 
-    def tell(self, line: str) -> None:
-        """Write a line above the bar."""
-        ...
-
-
-@contextmanager
-def progress_for(state: RolloutState, *, done: int, is_quiet: bool) -> Generator[Progress]:
-    """Show progress on standard error until the block ends: a bar, or lines if not a terminal.
-
-    Args:
-        state: Progress of the rollout, which updates it.
-        done: Episodes that an interrupted run has already stored.
-        is_quiet: Show only lines from `tell`.
-    """
-    if is_quiet or not sys.stderr.isatty():
-        yield PlainLines(state, done=done, is_quiet=is_quiet)
-        return
-    with LiveBar(state) as bar:
-        yield bar
-
-
-class _Tally:
-    """Running figures of the finished episodes."""
-
-    def __init__(self) -> None:
+        Args:
+            state: Progress of the rollout, which updates it.
+        """
+        self._state = state
         self._started = time.monotonic()
         self._rewarded, self._reward = 0, 0.0
         self._turns, self._tokens = 0, 0
         self._endings = Counter[str]()
 
-    def add(self, episode: Played) -> None:
+    def finished(self, episode: Played) -> None:
+        """Count a finished episode, given its records: one for each role."""
         for record in episode:
             if record.reward is not None:
                 self._rewarded += 1
@@ -67,7 +45,13 @@ class _Tally:
             self._tokens += sum(turn.response_tokens for turn in record.own_turns)
         self._endings.update({record.stop_reason.value for record in episode})
 
-    def text(self, state: RolloutState) -> str:
+    def tell(self, line: str) -> None:
+        """Write a line above the bar, if there is one."""
+        note(line)
+
+    def figures(self) -> str:
+        """Return the figures of the finished episodes in a line."""
+        state = self._state
         mean = f"{self._reward / self._rewarded:.3f}" if self._rewarded else "-"
         seconds = max(time.monotonic() - self._started, 1e-9)
         parts = [
@@ -84,28 +68,24 @@ class _Tally:
         return ", ".join(parts)
 
 
-class PlainLines:
+class PlainLines(Progress):
     """Prints a line per tenth of the rollout."""
 
-    def __init__(self, state: RolloutState, *, done: int, is_quiet: bool) -> None:
-        self._state, self._is_quiet = state, is_quiet
-        self._tally = _Tally()
+    def __init__(self, state: RolloutState, *, done: int) -> None:
+        """Start with the episodes that an interrupted run has stored."""
+        super().__init__(state)
         self._count = done
 
     def finished(self, episode: Played) -> None:
         """Write a line if this episode completes a tenth."""
-        self._tally.add(episode)
+        super().finished(episode)
         before, self._count = self._count, self._count + 1
         total = max(self._state.total, 1)
-        if self._count * _LINES // total > before * _LINES // total and not self._is_quiet:
-            note(f"{self._count}/{self._state.total} episodes: {self._tally.text(self._state)}")
-
-    def tell(self, line: str) -> None:
-        """Write a line."""
-        note(line)
+        if self._count * _LINES // total > before * _LINES // total:
+            note(f"{self._count}/{self._state.total} episodes: {self.figures()}")
 
 
-class LiveBar(Closing):
+class LiveBar(Progress, Closing):
     """A bar and a line of figures, updated while episodes run; needs an event loop.
 
     Drawing is cheap: a frame is two lines of text, at a third of the CPU time of rich's columns.
@@ -117,10 +97,8 @@ class LiveBar(Closing):
 
         from envkit.cli.rich_console import PrintableConsole
 
-        self._state = state
-        self._tally = _Tally()
+        super().__init__(state)
         self._live = Live(console=PrintableConsole(stderr=True), transient=True, auto_refresh=False)
-        self._started = time.monotonic()
         self._shown: tuple[int, ...] = ()
         self._refresher: asyncio.Task[None] | None = None
 
@@ -134,10 +112,6 @@ class LiveBar(Closing):
         if self._refresher is not None:
             self._refresher.cancel()
         self._live.stop()
-
-    def finished(self, episode: Played) -> None:
-        """Count the episode; the next refresh shows it."""
-        self._tally.add(episode)
 
     def tell(self, line: str) -> None:
         """Write a line above the bar."""
@@ -158,7 +132,7 @@ class LiveBar(Closing):
             ("━" * (_BAR_WIDTH - done), "bright_black"),
             f" {state.finished}/{state.total} episodes, {state.in_flight} running, "
             f"{seconds // 60}:{seconds % 60:02}\n",
-            self._tally.text(state),
+            self.figures(),
         )
         self._live.update(frame, refresh=True)
 
@@ -171,3 +145,21 @@ class LiveBar(Closing):
             await asyncio.sleep(_REFRESH_S)
             while time.process_time() - used < cost / _SHARE and time.monotonic() - started < 1.0:
                 await asyncio.sleep(_REFRESH_S)
+
+
+@contextmanager
+def progress_for(state: RolloutState, *, done: int, is_quiet: bool) -> Generator[Progress]:
+    """Show progress on standard error until the block ends: a bar, or lines if not a terminal.
+
+    Args:
+        state: Progress of the rollout, which updates it.
+        done: Episodes that an interrupted run has already stored.
+        is_quiet: Show only lines from `tell`.
+    """
+    if is_quiet:
+        yield Progress(state)
+    elif not sys.stderr.isatty():
+        yield PlainLines(state, done=done)
+    else:
+        with LiveBar(state) as bar:
+            yield bar

@@ -111,32 +111,33 @@ def rollout(given: RolloutOptions) -> None:
 
 
 def _new_plan(given: RolloutOptions, output: "Output") -> "RolloutPlan":
-    from envkit.cli.run_plan import RolloutPlan, TaskList
+    from envkit.cli.run_plan import RolloutPlan
     from envkit.cli.trust import check_rows
-    from envkit.rollout.plan import Shard
+    from envkit.rollout import EpisodeRequest, RunPlan, Shard, read_requests
 
     if given.trust and given.tasks is None:
         raise typer.BadParameter("--trust confirms what a run or its tasks name: add --resume DIR")
     config = given.rollout_config(env_id=given.env_id)
     if config.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
-    count, tasks = given.count, None
+    requests: tuple[EpisodeRequest, ...] = ()
     if given.tasks is not None:
-        tasks = TaskList.read(given.tasks, config.env_id)
-        count = count or len(tasks.requests) * (given.group or 1)
-        shared = tasks.requests[0].env_kwargs
-        check_rows(tasks.file, config.env_kwargs, shared, trusted=given.trust or ())
+        requests = read_requests(given.tasks, config.env_id)
+        shared = requests[0].env_kwargs
+        check_rows(given.tasks, config.env_kwargs, shared, trusted=given.trust or ())
         config = replace(config, env_kwargs={**shared, **config.env_kwargs})
-    return RolloutPlan.of_options(
+    plan = RolloutPlan.of_options(
         given,
         config,
         given.choice(),
-        tasks=tasks,
-        episodes=count or _EPISODES,
-        group_size=given.group or 1,
-        shard=Shard() if given.shard is None else Shard.parse(given.shard),
+        RunPlan(
+            episodes=given.count or len(requests) * (given.group or 1) or _EPISODES,
+            group_size=given.group or 1,
+            shard=Shard() if given.shard is None else Shard.parse(given.shard),
+        ),
         sinks=parse_sinks(given.sink),
         out=given.out,
         overwrite=given.overwrite,
         output=output,
     )
+    return plan if given.tasks is None else plan.with_tasks(given.tasks, requests)

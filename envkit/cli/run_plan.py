@@ -14,9 +14,10 @@ from envkit.cli.play_options import DEFAULT_CONCURRENCY, PlayOptions
 from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
-from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.plan import Shard
+from envkit.rollout.plan import RunPlan, Shard
+from envkit.rollout.request import EpisodeRequest, read_requests
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.rollout.run_settings import changed_settings, command_settings
@@ -30,7 +31,7 @@ SHARD: Final = "shard"
 WHERE: Final = (
     "concurrency",
     "config.player",
-    "config.ray",
+    "config.player_options",
     "config.workers",
     "engine.base_url",
     "tasks.file",
@@ -47,53 +48,23 @@ class Output(StrEnum):
     """No output: the run is part of an evaluation, which prints its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskList:
-    """The tasks of a file, as recorded in the run's settings."""
-
-    file: Path
-    sha256: str
-    """Hash of the requests, so that a resumed run plays the same tasks."""
-    requests: tuple[EpisodeRequest, ...]
-
-    @classmethod
-    def read(cls, file: Path, env_id: str, *, sha256: str | None = None) -> "TaskList":
-        """Read a task file.
-
-        Args:
-            file: JSON lines; see `envkit.rollout.read_requests`.
-            env_id: The environment that plays them.
-            sha256: Hash that an interrupted run recorded; None accepts any contents.
-
-        Raises:
-            DatasetError: The file cannot be read.
-            ConfigurationError: A request does not match the run, or the tasks changed.
-        """
-        requests = read_requests(file, env_id)
-        lines = "\n".join(request.to_column() for request in requests)
-        found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
-        if sha256 not in (None, found):
-            raise ConfigurationError(
-                f"the tasks in {file} were changed after the run started, so its groups would "
-                "play different tasks; restore the file, or start a new run"
-            )
-        return cls(file=file.resolve(), sha256=found, requests=requests)
+def task_hash(requests: Sequence[EpisodeRequest]) -> str:
+    """Return a hash of the requests of a task file, so that a resumed run plays the same tasks."""
+    lines = "\n".join(request.to_column() for request in requests)
+    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """The validated options of a rollout."""
+    """A run as a command asks for it: what is played, how, with which engine, into which folder."""
 
-    env_id: str
     config: RolloutConfig
     choice: EngineChoice
-    episodes: int
-    group_size: int
-    concurrency: int
-    shard: Shard = field(default_factory=Shard)
-    """The part that is played; `episodes` and `tasks` are those of all shards."""
-    tasks: TaskList | None = None
-    """Tasks of the groups, in order; None draws tasks with the seed."""
+    run: RunPlan
+    task_file: Path | None = None
+    """Where the tasks of `run` come from; None if they are drawn with the seed."""
+    task_hash: str | None = None
+    """The `task_hash` of that file."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment without a wrapper."""
     wrap_kwargs: Mapping[str, Any]
@@ -115,18 +86,13 @@ class RolloutPlan:
     output: Output = Output.TABLE
 
     def __post_init__(self) -> None:
-        if self.episodes % self.group_size:
+        groups = self.run.episodes // self.run.group_size
+        self.run.shard.check(groups, self.config.tail)
+        if self.run.tasks is not None and groups > len(self.run.tasks):
             raise ConfigurationError(
-                f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
-                f"--group {self.group_size}"
-            )
-        groups = self.episodes // self.group_size
-        self.shard.check(groups, self.config.tail)
-        if self.tasks is not None and groups > len(self.tasks.requests):
-            raise ConfigurationError(
-                f"every group needs a task, but {self.tasks.file} has only "
-                f"{len(self.tasks.requests)} for {groups} groups, got -n {self.episodes} "
-                f"--group {self.group_size}"
+                f"every group needs a task, but {self.task_file} has only "
+                f"{len(self.run.tasks)} for {groups} groups, got -n {self.run.episodes} "
+                f"--group {self.run.group_size}"
             )
         if self.resume_or_start and (self.out is None or self.overwrite):
             raise ConfigurationError(
@@ -143,6 +109,7 @@ class RolloutPlan:
         given: PlayOptions,
         config: RolloutConfig,
         choice: EngineChoice,
+        run: RunPlan,
         **more: Any,  # noqa: ANN401  # fields of the plan
     ) -> "RolloutPlan":
         """Return the plan of a new run.
@@ -151,16 +118,16 @@ class RolloutPlan:
             given: The options that `rollout` and `eval` share.
             config: The resulting settings.
             choice: The engine.
+            run: The episodes; their concurrency is that of the options.
             more: The plan's other fields.
 
         Raises:
             ConfigurationError: Options conflict.
         """
         return cls(
-            env_id=config.env_id or "",
             config=config,
             choice=choice,
-            concurrency=given.concurrency or DEFAULT_CONCURRENCY,
+            run=replace(run, concurrency=given.concurrency or DEFAULT_CONCURRENCY),
             wrap=None if given.wrap is None else given.wrap.value,
             wrap_kwargs=given.wrapper_arguments(),
             resume_or_start=given.resume_or_start,
@@ -198,31 +165,63 @@ class RolloutPlan:
         Args:
             settings: JSON data, which `Confirmation.confirm` returned.
             base_url: New address of its server; None uses the recorded one.
+
+        Raises:
+            DatasetError: The task file cannot be read.
+            ConfigurationError: A request does not match the run, or the tasks changed.
         """
-        tasks = settings["tasks"]
-        return cls(
-            env_id=settings["env_id"],
+        plan = cls(
             config=RolloutConfig.from_mapping(settings["config"]),
             choice=EngineChoice(
                 **{one.name: settings["engine"][one.name] for one in fields(EngineChoice)}
             ).at(base_url),
-            episodes=settings["episodes"],
-            group_size=settings["group_size"],
-            concurrency=settings["concurrency"],
-            shard=shard_of(settings),
-            tasks=None
-            if tasks is None
-            else TaskList.read(
-                Path(str(tasks.get("file"))), settings["env_id"], sha256=str(tasks.get("sha256"))
+            run=RunPlan(
+                episodes=settings["episodes"],
+                group_size=settings["group_size"],
+                concurrency=settings["concurrency"],
+                shard=shard_of(settings),
             ),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
         )
+        if (tasks := settings["tasks"]) is None:
+            return plan
+        file = Path(str(tasks.get("file")))
+        requests = read_requests(file, plan.env_id)
+        if task_hash(requests) != tasks.get("sha256"):
+            raise ConfigurationError(
+                f"the tasks in {file} were changed after the run started, so its groups would "
+                "play different tasks; restore the file, or start a new run"
+            )
+        return plan.with_tasks(file, requests)
+
+    def with_tasks(self, file: Path, requests: Sequence[EpisodeRequest]) -> "RolloutPlan":
+        """Return the plan with a task for each group.
+
+        Args:
+            file: The task file.
+            requests: What `read_requests` found in it.
+
+        Raises:
+            ConfigurationError: There are more groups than tasks.
+        """
+        tasks, seeds = [one.task for one in requests], [one.seed for one in requests]
+        return replace(
+            self,
+            run=replace(self.run, tasks=tasks, seeds=seeds),
+            task_file=file.resolve(),
+            task_hash=task_hash(requests),
+        )
+
+    @property
+    def env_id(self) -> str:
+        """The environment; empty if an evaluation has yet to choose one."""
+        return self.config.env_id or ""
 
     @property
     def to_play(self) -> int:
         """Number of episodes of the shard."""
-        return self.shard.share(self.episodes, self.group_size)
+        return self.run.shard.share(self.run.episodes, self.run.group_size)
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or a source that builds it with its wrapper."""
@@ -234,37 +233,21 @@ class RolloutPlan:
         build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
         return FunctionSource(self.env_id, build)
 
-    def run_plan(self, metadata: Mapping[str, Any]) -> RunPlan:
-        """Return the episodes to play.
-
-        Args:
-            metadata: JSON data to store with every record.
-        """
-        return RunPlan(
-            episodes=self.episodes,
-            group_size=self.group_size,
-            concurrency=self.concurrency,
-            shard=self.shard,
-            tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
-            seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
-            metadata=metadata,
-        )
-
     def settings(self) -> dict[str, Any]:
         """Return everything that determines the episodes, as JSON data without secrets."""
         settings = {
             "env_id": self.env_id,
             "config": self.config.to_mapping(),
             "engine": asdict(self.choice),
-            "episodes": self.episodes,
-            "group_size": self.group_size,
-            "concurrency": self.concurrency,
+            "episodes": self.run.episodes,
+            "group_size": self.run.group_size,
+            "concurrency": self.run.concurrency,
             "tasks": None
-            if self.tasks is None
-            else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
+            if self.task_file is None
+            else {"file": str(self.task_file), "sha256": self.task_hash},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
-            **({SHARD: str(self.shard)} if self.shard.count > 1 else {}),
+            **({SHARD: str(self.run.shard)} if self.run.shard.count > 1 else {}),
         }
         return stored(settings)
 
@@ -337,8 +320,9 @@ class RolloutPlan:
     def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
-        if self.shard.count > 1:
-            stem += f"-shard{self.shard.index}of{self.shard.count}"
+        shard = self.run.shard
+        if shard.count > 1:
+            stem += f"-shard{shard.index}of{shard.count}"
         if self.overwrite:
             return RunClaim(Path(RUNS) / stem)
         for folder in numbered_folders(stem):
@@ -346,8 +330,10 @@ class RolloutPlan:
                 continue
             try:
                 claim = RunClaim(folder)
+            # Another command has just taken this number.
             except BusyError:
                 continue
+            # Between the check and the claim, another command may have begun and ended a run there.
             if not claim.had_run:
                 return claim
             claim.close()

@@ -6,7 +6,7 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -22,16 +22,18 @@ from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator
-from envkit.rollout import Player, RolloutState, Run, Stale
 from envkit.rollout.boundary import describe
-from envkit.rollout.plan import Played
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.plan import Played, RolloutState
+from envkit.rollout.player import AnyPlayer, Player
+from envkit.rollout.run import Run
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder
 from envkit.rollout.run_settings import RUN_FILE
+from envkit.rollout.staleness import Stale
 from envkit.secrets import stored
-from envkit.sinks import GuardedSinks, SinkRun
+from envkit.sinks.guarded import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE
+from envkit.sinks.sink import SinkRun
 from envkit.text import counted
 from envkit.trajectory import StopReason, Trajectory
 
@@ -53,17 +55,17 @@ _LOOK_S: Final = 5.0
 class _Outcome:
     """Results of a run, for the exit code and the summary."""
 
-    decode: "Decode | None"
-    """Decodes the model's token ids; None for a model without tokens."""
     also: Callable[[Trajectory], None]
     """Also receives every trajectory."""
+    decode: "Decode | None" = None
+    """Decodes the model's token ids; None for a model without tokens."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
     """Images shown to models."""
     completed: int = 0
     """Neither faulted nor aborted."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
     seconds: float = 0.0
     """From the first request to the end."""
     faults: Counter[str] = field(default_factory=Counter[str])
@@ -93,6 +95,17 @@ class _Outcome:
         return self.faults.total()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A run while it is played."""
+
+    plan: RolloutPlan
+    sinks: GuardedSinks
+    state: RolloutState
+    signals: StopSignals
+    outcome: _Outcome
+
+
 def run_rollout(
     plan: RolloutPlan, *, also: Callable[[Trajectory], None] = lambda trajectory: None
 ) -> int:
@@ -105,17 +118,23 @@ def run_rollout(
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
+    # The folder is claimed before the sinks open and the model loads: of two equal commands that
+    # start together, one ends at once and the other loses nothing.
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         plan = plan.begun(claim)
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
             note(f"{claim.path} is finished: all {plan.to_play} episodes are done")
             return EXIT_OK
-        signals, state = StopSignals(), RolloutState()
+        signals, state, outcome = StopSignals(), RolloutState(), _Outcome(also)
         with _sinks(plan, claim.path, state) as sinks:
-            outcome = asyncio.run(_play(plan, env, claim, signals, state, sinks, also))
+            running = _Running(
+                plan=plan, sinks=sinks, state=state, signals=signals, outcome=outcome
+            )
+            asyncio.run(_play(running, env, claim))
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, claim.path, outcome, signals)
+    # A failed sink must show, but not hide that the run itself failed.
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
@@ -177,17 +196,11 @@ def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator
             note(f"sink {failures}")
 
 
-async def _play(
-    plan: RolloutPlan,
-    env: "Env",
-    claim: RunClaim,
-    signals: StopSignals,
-    state: RolloutState,
-    sinks: GuardedSinks,
-    also: Callable[[Trajectory], None],
-) -> _Outcome:
+async def _play(running: _Running, env: "Env", claim: RunClaim) -> None:
+    plan, outcome = running.plan, running.outcome
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
+    # Workers load their own weights; this process only needs the codec.
     build = build_here if plan.config.workers else build_any
     progress = None if plan.is_quiet else note
     built = await build(plan.choice, env, plan.config, progress=progress)
@@ -195,14 +208,14 @@ async def _play(
         training = describe_training(built.model, plan.env_id)
         if training is not None:
             note(training)
-    decode = None if built.codec is None else built.codec.decode_all
-    outcome = _Outcome(decode=decode, also=also)
+    outcome.started = time.perf_counter()
+    outcome.decode = None if built.codec is None else built.codec.decode_all
     player: AnyPlayer | None = None
     try:
         player = await _player(plan, built)
         with plan.open(claim) as folder:
             _drop_old_figures(claim.path)
-            await _fill(plan, built, player, folder, signals, state, sinks, outcome)
+            await _fill(running, built, player, folder)
     except StorageError:
         claim.keep()
         raise
@@ -211,21 +224,13 @@ async def _play(
             await player.aclose()
         await built.engine.aclose()
     outcome.seconds = time.perf_counter() - outcome.started
-    outcome.dropped = len(state.dropped)
-    return outcome
+    outcome.dropped = len(running.state.dropped)
 
 
-async def _fill(
-    plan: RolloutPlan,
-    built: Playing,
-    player: AnyPlayer,
-    folder: RunFolder,
-    signals: StopSignals,
-    state: RolloutState,
-    sinks: GuardedSinks,
-    outcome: _Outcome,
-) -> None:
+async def _fill(running: _Running, built: Playing, player: AnyPlayer, folder: RunFolder) -> None:
     """Play the missing episodes of the folder."""
+    plan, sinks, outcome = running.plan, running.sinks, running.outcome
+    state, signals = running.state, running.signals
     if plan.is_resumed:
         for trajectory in folder.finished():  # figures cover the whole run, sinks what they lack
             outcome.add(trajectory)
@@ -233,7 +238,7 @@ async def _fill(
     run = Run(
         plan.environment(),
         player,
-        plan.run_plan(_metadata(plan, built)),
+        replace(plan.run, metadata=_metadata(plan, built)),
         interrupt=signals.interrupt,
         state=state,
         progress=folder.progress,
@@ -286,6 +291,7 @@ class _Delivery:
     progress: Progress
 
     async def __call__(self, played: Played) -> None:
+        # Sinks get the record as stored: one that JSON cannot hold became a fault.
         stored = await self.folder.deliver(played, then=self.sinks.write)
         for trajectory in stored:
             self.outcome.add(trajectory)

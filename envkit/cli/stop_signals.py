@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Final
 
 from envkit.cli.console import discard
-from envkit.rollout import Interrupt
+from envkit.rollout.interrupt import Interrupt
 
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 """Windows lacks the last three. Slurm announces the end of a job with the signal that `--signal`

@@ -1,5 +1,6 @@
 """`envkit report` and `envkit verify`: report and check stored runs."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,19 +76,8 @@ def verify(run: Run, as_json: AsJson = False) -> None:
 
     checked = verify_file(run)
     if as_json:
-        say_json(
-            {
-                "path": str(checked.path),
-                "is_sound": checked.is_sound,
-                "trajectories": checked.trajectories,
-                "tokens": checked.tokens,
-                "trained_tokens": checked.trained_tokens,
-                "images": checked.images,
-                "compared": checked.compared,
-                "unchecked": checked.unchecked,
-                "problems": [str(problem) for problem in checked.problems],
-            }
-        )
+        problems = [str(problem) for problem in checked.problems]
+        say_json({**asdict(checked), "is_sound": checked.is_sound, "problems": problems})
     else:
         say(str(checked))
     if not checked.is_sound:

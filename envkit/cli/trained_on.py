@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 _FILE: Final = "config.json"
 _KEY: Final = "trained_on"
@@ -20,12 +20,9 @@ def trained_on(model: str) -> Mapping[str, str]:
     """
     try:
         config: Any = json.loads((Path(model) / _FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return {env_id: str(scope) for env_id, scope in config[_KEY].items()}
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return {}
-    found: object = cast("dict[str, Any]", config).get(_KEY) if isinstance(config, dict) else None
-    if not isinstance(found, dict):
-        return {}
-    return {str(env_id): str(scope) for env_id, scope in cast("dict[Any, Any]", found).items()}
 
 
 def describe_training(model: str, env_id: str) -> str | None:

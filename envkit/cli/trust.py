@@ -53,7 +53,7 @@ class Confirmation:
     trusted: Collection[str] = ()
     """References of --trust."""
     replaced: Collection[str] = ()
-    """Settings that other options replace, such as "config.ray"."""
+    """Settings that other options replace, such as "config.player_options"."""
 
     def confirm(
         self, folder: Path, runs: Mapping[str, Mapping[str, Any]]
@@ -205,11 +205,11 @@ def _in_config(config: Mapping[str, Any]) -> Iterator[Reference]:
     if isinstance(history, str) and ":" in history:
         yield _reference("config.history", history)
     if config.get("workers"):
-        ray = _section(config.get("ray"))
-        if ray.get("address") not in (None, "auto", "local"):
-            yield _reference("config.ray.address", ray["address"])
-        if ray.get("runtime_env"):
-            yield _reference("config.ray.runtime_env", ray["runtime_env"])
+        given = _section(config.get("player_options"))
+        if given.get("address") not in (None, "auto", "local"):
+            yield _reference("config.player_options.address", given["address"])
+        if given.get("runtime_env"):
+            yield _reference("config.player_options.runtime_env", given["runtime_env"])
     for name in ("env_kwargs", "engine"):
         yield from _in_arguments(f"config.{name}", config.get(name))
 

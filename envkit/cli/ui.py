@@ -39,7 +39,7 @@ def ui(
     from envkit.viewer.library import Library
     from envkit.viewer.server import serve
 
-    shown = folder or _default()
+    shown = folder or (Path(RUNS) if Path(RUNS).is_dir() else Path())
     if shown.exists():
         with storage_errors(f"cannot show {shown}"):
             os.listdir(shown)
@@ -63,9 +63,3 @@ def _has_screen() -> bool:
     """Whether a browser can open a window; a text browser would take over the terminal."""
     is_known = sys.platform in ("darwin", "win32")
     return is_known or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _default() -> Path:
-    """Return `runs/` if there is one, else the current folder."""
-    runs = Path(RUNS)
-    return runs if runs.is_dir() else Path()

@@ -10,6 +10,7 @@ import typer
 from envkit.cli.console import note
 from envkit.cli.stored import Run
 from envkit.errors import ConfigurationError, StorageError
+from envkit.ranges import one_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,11 +43,8 @@ def view(
     from envkit.cli.images import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
 
-    if images not in list(ImageStyle):
-        names = ", ".join(ImageStyle)
-        raise ConfigurationError(f"--images must be one of {names}, got {images!r}")
     is_terminal = sys.stdout.isatty()
-    style = ImageStyle(images)
+    style = ImageStyle(one_of("--images", images, list(ImageStyle)))
     if style is ImageStyle.AUTO:
         style = resolved(style) if is_terminal else ImageStyle.NONE
     has_colours = is_terminal or style is ImageStyle.BLOCKS

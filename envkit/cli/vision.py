@@ -64,20 +64,18 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
         seed: Seed of the codes; None draws one, so that no cache or model can know them.
     """
     first, second, codes = _questions(secrets.randbits(31) if seed is None else seed)
-    blank = _with_image(first, _blank(images_of(first)[0]))
+    blank = _with_images(first, [_blank(images_of(first)[0])])
     asked = [(f"code {codes[0]}", first)] * _REPEATS
-    asked += [(f"code {codes[1]}", second), ("blank", blank), ("none", _without_images(first))]
+    asked += [(f"code {codes[1]}", second), ("blank", blank), ("none", _with_images(first, []))]
     probes: list[Probe] = []
     try:
         for picture, messages in asked:
             probes.append(await _ask(built, picture, messages))
-    except TemplateError as error:
-        why = f"the model's chat template or processor does not support images: {error}"
-        return Verdict(reaches=False, reasons=(why,), probes=tuple(probes))
-    except Fault as fault:
-        return Verdict(
-            reaches=False, reasons=(f"the engine rejected it: {fault}",), probes=tuple(probes)
-        )
+    except (TemplateError, Fault) as error:
+        why = "the engine rejected it"
+        if isinstance(error, TemplateError):
+            why = "the model's chat template or processor does not support images"
+        return Verdict(reaches=False, reasons=(f"{why}: {error}",), probes=tuple(probes))
     return judge(probes, code=codes[0])
 
 
@@ -172,9 +170,5 @@ def _blank(image: Image) -> Image:
     return Image.from_array(np.full((height, width, 3), 255, dtype=np.uint8))
 
 
-def _with_image(messages: Sequence[Message], image: Image) -> list[Message]:
-    return [*messages[:-1], message("user", text_of(messages[-1]), [image])]
-
-
-def _without_images(messages: Sequence[Message]) -> list[Message]:
-    return [*messages[:-1], message("user", text_of(messages[-1]))]
+def _with_images(messages: Sequence[Message], images: Sequence[Image]) -> list[Message]:
+    return [*messages[:-1], message("user", text_of(messages[-1]), images)]

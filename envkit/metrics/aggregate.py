@@ -6,7 +6,7 @@ from typing import Final
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
 from envkit.metrics.facts import EpisodeFacts
-from envkit.tokens import SanityStatus
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS, Trajectory
 

@@ -11,8 +11,7 @@ A term that what the policy did makes fail scores the episode 0. One that cannot
 policy that does nothing either is an `EnvFault` of kind GRADER.
 """
 
-from envkit.rewards.context import RewardContext
 from envkit.rewards.rewards import Reward, Rewards
-from envkit.rewards.term import Gate, Term
+from envkit.rewards.term import Gate, RewardContext, Term
 
 __all__ = ["Gate", "Reward", "RewardContext", "Rewards", "Term"]

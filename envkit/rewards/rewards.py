@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 from envkit.errors import ConfigurationError, ContractError, EnvFault, UnknownNameError
 from envkit.grading import UNGRADED, Grade, UngradedError, asettle, idle_answers, settle
 from envkit.messages import message
-from envkit.rewards.context import RewardContext
-from envkit.rewards.term import Gate, Score, Term, TermFailure
+from envkit.rewards.term import Gate, RewardContext, Score, Term, TermFailure
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Semaphore
@@ -221,17 +220,10 @@ class Rewards:
         return self  # stateless, and a judge's connections cannot be copied
 
     async def _together(self, terms: Sequence[Term], context: RewardContext) -> dict[str, float]:
-        import asyncio  # lazy: it would take a fifth of the time of `import envkit`
+        # Lazy, because asyncio would take a fifth of the time of `import envkit`.
+        from envkit.threads.workers import gather_or_cancel
 
-        if not terms:
-            return {}
-        tasks = [asyncio.ensure_future(self._aone(term, context)) for term in terms]
-        try:
-            values = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        values = await gather_or_cancel([self._aone(term, context) for term in terms])
         return {term.name: value for term, value in zip(terms, values, strict=True)}
 
     def _one(self, term: Term, context: RewardContext) -> float:

@@ -2,15 +2,30 @@
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 from envkit import errors
 from envkit.grading import UngradedError, is_unreachable
-from envkit.rewards.context import RewardContext
+from envkit.messages import Message
+from envkit.tasks import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardContext:
+    """A finished episode, or the scored part of it."""
+
+    task: Task
+    answer: str
+    """The final answer without calls and thinking; empty if the episode ended without one."""
+    messages: Sequence[Message] = ()
+    """The conversation so far, including the last reply."""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other values from the environment, whose documentation lists the keys."""
+
 
 Score = Callable[[RewardContext], float | Awaitable[float]]
 """Computes a term's value before its weight; synchronous or asynchronous."""

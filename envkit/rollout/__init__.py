@@ -26,12 +26,11 @@ from envkit.rollout.multi_agent import can_resume, has_role, rollout_id_of
 from envkit.rollout.plan import Progress, RolloutState, RunPlan, Shard
 from envkit.rollout.player import Player, play, play_through, resume
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest, read_requests
-from envkit.rollout.run import Run
+from envkit.rollout.run import Run, collect, delivered
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
 from envkit.rollout.sources import EnvSource
 from envkit.rollout.staleness import Stale
-from envkit.rollout.stream import collect, delivered
 from envkit.rollout.tail import ParkedGroup, Stragglers, Tail
 from envkit.rollout.tree import AtTurns, ByEntropy, play_tree
 from envkit.trajectory.trajectory import role_of

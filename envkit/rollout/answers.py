@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from envkit.messages import Message
 from envkit.reply import Reply
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 from envkit.toolcalls import parse_tool_calls
 
 _NAME: Final = re.compile(r"[\w.:/-]{1,64}")

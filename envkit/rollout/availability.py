@@ -168,6 +168,7 @@ class Availability:
             delay = backoff.delay(min(self._failures, 64), rng)
             self._not_before = now + (delay if hold is None else max(hold, backoff.initial_s))
             self._failures += 1
+        # An answer to an older request still says how long the server wants to be left alone.
         elif hold is not None and self._phase is _Phase.DOWN:
             self._not_before = max(self._not_before, now + hold)
         if self._trial is ticket:
@@ -219,6 +220,7 @@ class Availability:
             fault = EngineFault(text, is_unavailable=True, retry_after_s=hold)
             self.failed(ticket, fault, backoff, rng)
             return False
+        # Another request may have found the engine unavailable while the probe ran.
         if self._phase is _Phase.DOWN and ticket.epoch == self._epoch:
             self._open()
             self._timer = self._loop.call_later(RAMP_S, self._release)
@@ -290,6 +292,7 @@ def availability_of(engine: Engine) -> Availability:
 
     It lives as long as it is referenced.
     """
+    # Futures of one event loop cannot be set from another.
     key = (id(engine), id(asyncio.get_running_loop()))
     found = _known.get(key)
     if found is None:

@@ -98,15 +98,13 @@ def _kind_of(error: BaseException) -> FaultKind:
 
 
 def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
-    """Wrap a function so that it raises only `EnvFault`.
-
-    SystemExit, KeyboardInterrupt or CancelledError from a worker thread would otherwise end the
-    event loop or look like a cancellation of the caller.
-    """
+    """Wrap a function so that it raises only `EnvFault`."""
 
     def call() -> T:
         try:
             return function()
+        # SystemExit or CancelledError from a worker thread would otherwise end the event loop, or
+        # look like a cancellation of the caller.
         except BaseException as error:  # foreign code may raise anything
             fault = as_env_fault(error, where)
             if fault is error:
@@ -149,7 +147,7 @@ def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: AN
         message=formatted(reset.observation, env, outer),
         hash=observation_hash(reset.observation),
         task=_task(env),
-        system_prompt=_system_prompt(env),
+        system_prompt=_declared(env, "system_prompt", str | None, "a str or None"),
         tools=_tools(env),
         history=_history(env),
         reward_threshold=_threshold(env),
@@ -209,12 +207,7 @@ def checked_capabilities(env: Env) -> Capabilities:
     Raises:
         ContractError: It is not a `Capabilities`.
     """
-    found: Any = env.capabilities
-    if not isinstance(found, Capabilities):
-        raise ContractError(
-            f"{type(env).__name__}.capabilities must be envkit.Capabilities, got {shown(found)}"
-        )
-    return found
+    return _declared(env, "capabilities", Capabilities, "envkit.Capabilities")
 
 
 def formatted(observation: Observation, env: Env, outer: Any) -> Message:  # noqa: ANN401  # wrappers
@@ -316,34 +309,28 @@ def _check_plain(value: Any, where: str) -> None:  # noqa: ANN401  # foreign dat
         raise ContractError(str(error)) from error
 
 
+def _declared(env: Env, name: str, kinds: Any, rule: str) -> Any:  # noqa: ANN401  # foreign data
+    """Return an attribute of the environment.
+
+    Raises:
+        ContractError: It is of none of the kinds, which the rule names.
+    """
+    value: Any = getattr(env, name)
+    if not isinstance(value, kinds):
+        raise ContractError(f"{type(env).__name__}.{name} must be {rule}, got {shown(value)}")
+    return value
+
+
 def _task(env: Env) -> Task:
-    task: Any = env.task
-    if not isinstance(task, Mapping):
-        raise ContractError(f"{type(env).__name__}.task must be a mapping, got {shown(task)}")
-    found = dict(cast("Task", task))
+    found: Task = dict(_declared(env, "task", Mapping, "a mapping"))
     _check_plain(found, f"{type(env).__name__}.task")
     return found
 
 
-def _system_prompt(env: Env) -> str | None:
-    prompt: Any = env.system_prompt
-    if prompt is not None and not isinstance(prompt, str):
-        raise ContractError(
-            f"{type(env).__name__}.system_prompt must be a str or None, got {shown(prompt)}"
-        )
-    return prompt
-
-
 def _history(env: Env) -> str | dict[str, Any] | None:
-    setting: Any = env.history_policy
-    if isinstance(setting, Mapping):
-        return dict(cast("Mapping[str, Any]", setting))
-    if setting is not None and not isinstance(setting, str):
-        raise ContractError(
-            f"{type(env).__name__}.history_policy must be a name, a mapping or None, "
-            f"got {shown(setting)}"
-        )
-    return setting
+    rule = "a name, a mapping or None"
+    setting = _declared(env, "history_policy", str | Mapping | None, rule)
+    return dict(cast("Mapping[str, Any]", setting)) if isinstance(setting, Mapping) else setting
 
 
 def _threshold(env: Env) -> float | None:

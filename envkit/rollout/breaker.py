@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit.errors import ConfigurationError, FaultKind, RunFailedError
+from envkit.ranges import at_least
 from envkit.rollout.availability import Outage
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.setting_types import check_fields
@@ -47,10 +48,8 @@ class BreakerSettings:
             raise ConfigurationError(
                 f"breaker.episodes must be at least 1, or null for no breaker, got {self.episodes}"
             )
-        for name in ("first_wait_s", "longest_wait_s", "give_up_s"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigurationError(f"breaker.{name} must be 0 or more, got {value!r}")
+        waits = ("first_wait_s", "longest_wait_s", "give_up_s")
+        at_least(0, **{f"breaker.{name}": getattr(self, name) for name in waits})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +197,10 @@ class Breaker:
         self._last = f"{fault.where}: {fault.message}"[:_SHOWN]
         if not self._is_open or self._failure is not None:
             return self._failure
+        # Broken tasks fault first. The others of a batch may be about to succeed.
         if not self._may_pass and self._running <= 1:
             return self._give_up_hopeless()
+        # Long trial episodes are not cut when the time is up: the last one of them decides.
         others = self._trying - (admission.wave is not None)
         if now >= self._ends_at and not others:
             return self._give_up_late(now)

@@ -8,19 +8,18 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
-from envkit.files import expanded
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.files import expanded, read_data
 from envkit.plugins import load_plugin, plugins
 from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
-from envkit.rollout.limits import Backoff, Limits, RetryBudget
+from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import built, check_fields, check_keys, check_types, section
@@ -28,7 +27,8 @@ from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.sources import ISOLATION
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
-from envkit.tokens import ChatCodec, SanityMode
+from envkit.tokens.codec import ChatCodec
+from envkit.tokens.sanity import SanityMode
 
 AGENTS: Final = "envkit.agents"
 """Entry-point group of what plays episodes with an agent; called with the setting `agent`."""
@@ -96,8 +96,8 @@ class RolloutConfig:
     player: str | None = None
     """The workers' player, an entry point of the group `envkit.players`; None uses the only one
     installed."""
-    ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the workers: the fields of `envkit_ray.RayOptions`."""
+    player_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the workers' player, such as the fields of `envkit_ray.RayOptions`."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "RolloutConfig":
@@ -111,12 +111,10 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = expanded_paths({} if mapping is None else section(mapping, "the configuration"))
-        nested: dict[str, Any] = {}
-        for name, read in _SECTIONS.items():
-            if name in data:
-                nested[name] = read(data[name])
-        return built(cls, {**data, **nested}, "the configuration")
+        data: Mapping[str, Any] = {}
+        if mapping is not None:
+            data = section(mapping, "the configuration")
+        return built(cls, expanded_paths(data), "the configuration")
 
     def __post_init__(self) -> None:
         """Reject values that would fail only during episodes.
@@ -158,7 +156,13 @@ class RolloutConfig:
 
     def of_worker(self) -> "RolloutConfig":
         """Return the settings of a worker's player, whose episodes the main process counts."""
-        return replace(self, workers=0, player=None, ray={}, breaker=BreakerSettings(episodes=None))
+        return replace(
+            self,
+            workers=0,
+            player=None,
+            player_options={},
+            breaker=BreakerSettings(episodes=None),
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -170,12 +174,9 @@ class RolloutConfig:
         Raises:
             ConfigurationError: `adjust_rewards` does not name a function.
         """
-        place: Any = self.adjust_rewards  # YAML may contain anything
-        if place is None:
+        if self.adjust_rewards is None:
             return RolePlan()
-        if not isinstance(place, str):
-            raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
-        return RolePlan(adjust_rewards=load_adjust(place))
+        return RolePlan(adjust_rewards=load_adjust(self.adjust_rewards))
 
     def play_agent(self) -> PlayAgent | None:
         """Return what plays the episodes with the agent; None plays the rollout loop.
@@ -260,16 +261,23 @@ def _check_ranges(config: RolloutConfig) -> None:
     if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
         raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
     at_least(1, worker_memory_mb=config.worker_memory_mb)
-    if config.workers < 0 or (config.ray and not config.workers):
+    if config.workers < 0 or (config.player_options and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of workers, 0 for none, and at least 1 if ray has "
-            f"options, got workers={config.workers} and ray={dict(config.ray)}"
+            "workers must be the number of workers, 0 for none, and at least 1 if there are "
+            f"player_options, got workers={config.workers} and {dict(config.player_options)}"
         )
     if not 0 <= config.sanity_share <= 1:
         raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
 
 
-_WITH_PATHS: Final = ("env_kwargs", "engine", "agent", "history", "adjust_rewards", "ray")
+_WITH_PATHS: Final = (
+    "env_kwargs",
+    "engine",
+    "agent",
+    "history",
+    "adjust_rewards",
+    "player_options",
+)
 """Settings whose own texts may be paths. Deeper texts belong to tasks, tools and templates."""
 
 
@@ -279,24 +287,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: It cannot be read or does not contain a mapping.
     """
-    try:
-        path = Path(expanded(str(path)))
-        text = path.read_text(encoding="utf-8")
-        value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    return dict(section(value, str(path)))
-
-
-def _yaml(text: str) -> object:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("a YAML configuration", "pyyaml", "yaml") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    path = Path(expanded(str(path)))
+    return dict(section(read_data(path, "the configuration"), str(path)))
 
 
 def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
@@ -349,22 +341,3 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
     if isinstance(value, list):
         return [_expanded(one) for one in cast("list[Any]", value)]
     return expanded(value) if isinstance(value, str) else value
-
-
-def _retries(value: object) -> RetryBudget:
-    data = dict(section(value, "retries"))
-    if "backoff" in data:
-        data["backoff"] = built(Backoff, data["backoff"], "retries.backoff")
-    return built(RetryBudget, data, "retries")
-
-
-_SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": partial(built, Limits, where="limits"),
-    "retries": _retries,
-    "tail": partial(built, Tail, where="tail"),
-    "breaker": partial(built, BreakerSettings, where="breaker"),
-    **{
-        name: partial(section, name=name)
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
-    },
-}

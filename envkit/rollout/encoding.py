@@ -11,7 +11,8 @@ from envkit.rollout.limits import observation_stop
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec, Encoded
+from envkit.tokens.codec import ChatCodec
+from envkit.tokens.encoded import Encoded
 from envkit.tokens.incoming import AfterReply
 from envkit.tokens.thoughts import TAIL_IDS, closing_of, opened_thought
 from envkit.trajectory.segment import Segment
@@ -98,6 +99,7 @@ class EpisodeEncoder:
         if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
             return
         context, codec = self._context(pending), self._codec
+        # A full render does not have the tokens that close the thought of a cut reply.
         closed = len(codec.encode_text(self.closing(turn)))
         rest = replace(
             encoded, wire_ids=encoded.wire_ids[closed:], train_ids=encoded.train_ids[closed:]
@@ -142,12 +144,10 @@ class EpisodeEncoder:
         return self._codec.encode_prompt(record.view, tools=record.tools, after_reply=after_reply)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode an observation as a continuation of the ledger, or as a new prompt.
-
-        With "rerender" the template decides how the history looks. If that still begins with the
-        ledger, the rest is the delta; otherwise a new sequence starts.
-        """
+        """Encode an observation as a continuation of the ledger, or as a new prompt."""
         ledger, codec = self._record.ledger, self._codec
+        # The template decides how the history looks. If that still begins with the ledger, the rest
+        # is the delta; otherwise a new sequence starts.
         if codec.history == "rerender" and codec.rewrites_history:
             whole = self._prompt()
             sent = tuple(ledger.wire_ids)

@@ -16,8 +16,8 @@ from envkit.images import Image
 from envkit.reply import FinishReason
 from envkit.rollout.token_stream import Report
 from envkit.seeds import checked_seed
-from envkit.tokens import ChatCodec, Encoded
-from envkit.tokens.encoded import ImageFeatures
+from envkit.tokens.codec import ChatCodec
+from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tools import ToolSpec
 
 

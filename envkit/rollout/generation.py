@@ -125,14 +125,18 @@ def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any
     Raises:
         TypeError: It is not a sequence of such numbers.
     """
+    # `tolist` converts at C's speed what iterating would return as NumPy scalars.
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    # Iterables, but not columns: a set has lost the order, a mapping would give its keys.
     if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
         raise TypeError
     column = tuple(cast("Iterable[Any]", value))
     kinds = set(map(type, column))
+    # A column of plain numbers, the usual case, needs no Python call per token.
     if kinds == {kind}:
         return column
+    # `operator.index` accepts a bool, which no engine means as a token.
     if any(issubclass(one, bool | np.bool_ | str | bytes) for one in kinds):
         raise TypeError
     return tuple(map(read, column))
@@ -208,6 +212,7 @@ def _extras(value: object, engine: str) -> Mapping[str, Any]:
 
 def _unstorable(extras: Mapping[str, Any]) -> str | None:
     """Return why a record cannot store the extras; None if it can. Never recurses."""
+    # A list instead of recursion: extras of an engine may be nested deeper than Python's stack.
     size, todo = 0, [(cast("Any", extras), 0)]
     while todo:
         value, depth = todo.pop()

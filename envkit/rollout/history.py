@@ -21,7 +21,7 @@ from envkit.errors import ConfigurationError, did_you_mean, shown, type_name
 from envkit.messages import Message, Part, images_of
 from envkit.plugins import load_named
 from envkit.rollout.setting_types import check_keys, check_types
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 
 MAX_ANSWER_TOKENS: Final = 2**31 - 1
 """Maximum of `Question.max_tokens`; engines reject larger numbers."""

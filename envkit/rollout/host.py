@@ -69,7 +69,7 @@ class EnvHost:
         factory: EnvFactory | None = None,
         sessions: Sessions | None = None,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._sessions = sessions
         self.has_place = True
         """Whether it holds a place among the sessions of its pool."""
@@ -127,12 +127,13 @@ class EnvHost:
                 retryable=False,
             )
         await self._discard()
-        async with self._pool.starting.turn():
+        async with self.pool.starting.turn():
             worker = self._new_worker("building the environment")
             env, capabilities = await self._build(self._factory, worker, timeout_s)
         self._take(env)
         self._owned, self._broken, self._known = True, False, capabilities
         self.was_built = True
+        # Other environments may be bound to the thread that built them.
         if capabilities.thread_safe or self._awaits:
             worker.stop()
         else:
@@ -239,13 +240,14 @@ class EnvHost:
         shortage = shortage_in(fault)
         if shortage is None:
             return False
-        self._pool.trim()
+        self.pool.trim()
         sessions = self._sessions
         if sessions is None or not await sessions.step_aside(shortage):
             return False
         self.has_place = False
         self.mark_broken()
         await self._discard()
+        # It has waited before, so it is the next one.
         await sessions.enter(is_first=True)
         self.has_place = True
         return True
@@ -299,6 +301,7 @@ class EnvHost:
         try:
             found = await worker.call(guarded(build, where), timeout_s=timeout_s)
         except asyncio.CancelledError:
+            # The factory goes on in its thread and may still return an environment.
             self._keep_cleanup(worker.abandon(guarded(close_late, where)))
             raise
         except DeadlineError as error:
@@ -307,6 +310,7 @@ class EnvHost:
         except EnvFault:
             worker.stop()
             raise
+        # `guarded` would have made it a fault of this episode alone.
         if isinstance(found, ConfigurationError):
             worker.stop()
             raise found
@@ -315,6 +319,7 @@ class EnvHost:
     async def _discard(self) -> None:
         outer, inner, worker = self._outer, self._inner, self._worker
         if outer is None or not self._owned:
+            # The caller's environment stays open; a broken one is not used again.
             self._take(None if self._broken else outer)
             self._end_worker()
             return
@@ -327,7 +332,7 @@ class EnvHost:
             elif worker is not None:
                 await worker.call(close, timeout_s=_CLOSE_TIMEOUT_S)
             else:
-                await self._pool.run(close, timeout_s=_CLOSE_TIMEOUT_S)
+                await self.pool.run(close, timeout_s=_CLOSE_TIMEOUT_S)
         except (EnvFault, DeadlineError):
             return  # a discarded environment may fail to close
         finally:
@@ -335,7 +340,7 @@ class EnvHost:
                 worker.stop()
 
     def _new_worker(self, where: str) -> Worker:
-        return guarded(lambda: Worker(self._pool.mailbox), where)()
+        return guarded(lambda: Worker(self.pool.mailbox), where)()
 
     def _end_worker(self) -> None:
         if self._worker is not None:
@@ -366,11 +371,12 @@ class EnvHost:
         name = f"{type(self.env).__name__}.{where}"
         if may_await and self._awaits:
             return await self._await(function, finish, timeout_s, name)
+        # Also what checks the result runs on the thread: hashing images takes milliseconds.
         call = guarded(lambda: finish(function()), name)
         capabilities = self.capabilities
         try:
             if capabilities.thread_safe:
-                pool = self._pool.computing if capabilities.compute_bound else self._pool
+                pool = self.pool.computing if capabilities.compute_bound else self.pool
                 return await pool.run(call, timeout_s=timeout_s)
             if self._worker is None:
                 self._worker = self._new_worker(name)
@@ -394,11 +400,10 @@ class EnvHost:
         timeout_s: float | None,
         name: str,
     ) -> T:
-        """Await a method on the event loop, in its own task.
-
-        A hook that swallows its cancellation or raises SystemExit affects only that task.
-        """
+        """Await a method on the event loop, in its own task."""
         loop = asyncio.get_running_loop()
+        # A future instead of the task itself: the task of a hook that swallows its cancellation
+        # never ends, and one that raises SystemExit ends the event loop's run.
         outcome: asyncio.Future[Any] = loop.create_future()
         task = asyncio.create_task(_report(function, name, outcome))
         timer = None
@@ -409,6 +414,7 @@ class EnvHost:
         except asyncio.CancelledError:
             task.cancel()
             self._broken = True
+            # The hook may close connections. One that ignores its cancellation is left behind.
             await asyncio.wait((task,), timeout=_CANCEL_TIMEOUT_S)
             raise
         except DeadlineError as error:
@@ -424,7 +430,7 @@ class EnvHost:
 
     async def _finished(self, value: Any, finish: Callable[[Any], T], name: str) -> T:  # noqa: ANN401  # foreign data
         if _shows_images(value):
-            await self._pool.computing.run(guarded(lambda: warmed(value), name))
+            await self.pool.computing.run(guarded(lambda: warmed(value), name))
         return guarded(lambda: finish(value), name)()
 
     def _note(self, fault: EnvFault) -> None:
@@ -462,10 +468,8 @@ def _closing(env: AnyEnv) -> Callable[[], None]:
 async def _report(
     function: Callable[[], Awaitable[Any]], name: str, outcome: asyncio.Future[Any]
 ) -> None:
-    """Await foreign code and report its outcome, if the caller still waits for it.
-
-    Waiting for the end of the task instead would cost an extra iteration of the event loop.
-    """
+    """Await foreign code and report its outcome, if the caller still waits for it."""
+    # The caller waits for a future: the end of a task comes an iteration of the loop later.
     try:
         value = await function()
     except BaseException as error:  # foreign code may raise anything

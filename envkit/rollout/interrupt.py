@@ -107,6 +107,7 @@ class _Scope:
         """Return whether the call was cut and the task was not cancelled otherwise."""
         if self._timer is not None:
             self._timer.cancel()
+        # The caller may have cancelled the task, too. Then its cancellation wins.
         return self._is_cut and self._task.uncancel() <= self._cancelling
 
     def _cut(self) -> None:
@@ -187,6 +188,7 @@ class Interrupt:
             timeout_s: Seconds after which it fires itself with EPISODE_TIMEOUT; None means never.
         """
         child = Interrupt(grace_s=self.grace_s)
+        # An episode that starts after a stop shares the grace period of the others.
         child.reason, child.brake, child._until = self.reason, self.brake, self._until
         if timeout_s is not None:
             loop = asyncio.get_running_loop()
@@ -247,6 +249,7 @@ class Interrupt:
         return self._until
 
     def _cut_time(self, loop: asyncio.AbstractEventLoop) -> float:
+        # A deadline is exact; an abort leaves time for a state that can be resumed.
         grace = 0.0 if self.reason is StopReason.EPISODE_TIMEOUT else self.grace_s
         return loop.time() + grace
 

@@ -17,7 +17,6 @@ from envkit.agents.env import MultiAgentEnv, Round
 from envkit.agents.role_env import Delivery, RoleEnv
 from envkit.errors import EnvFault, raise_missing
 from envkit.reply import Reply
-from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.recovery import RecoveringEnv
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -39,8 +38,8 @@ class Verdict:
 class JointEpisode:
     """Plays one joint episode."""
 
-    def __init__(self, joint: RecoveringEnv, play: PlayRole, interrupt: Interrupt) -> None:
-        self._joint, self._play, self._interrupt = joint, play, interrupt
+    def __init__(self, joint: RecoveringEnv, play: PlayRole) -> None:
+        self._joint, self._play, self._interrupt = joint, play, joint.interrupt
         self._tasks: dict[str, asyncio.Task[Trajectory]] = {}
         self._waiting: dict[str, asyncio.Future[Delivery]] = {}
         self._pending: set[str] = set()

@@ -123,16 +123,10 @@ class RetryBudget:
                 positive.
         """
         check_fields(self, "retries")
-        at_least(
-            0,
-            max_env_retries_per_turn=self.max_env_retries_per_turn,
-            max_env_retries_per_episode=self.max_env_retries_per_episode,
-            max_engine_retries_per_turn=self.max_engine_retries_per_turn,
-            engine_unavailable_s=self.engine_unavailable_s,
-            max_episode_restarts=self.max_episode_restarts,
-            resample_on_parse_error=self.resample_on_parse_error,
-        )
         positive(step_timeout_s=self.step_timeout_s, reset_timeout_s=self.reset_timeout_s)
+        counts = asdict(self)
+        del counts["backoff"]  # has checked itself
+        at_least(0, **counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

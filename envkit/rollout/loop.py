@@ -37,9 +37,9 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import ReplyBudget, reply_budget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
-    Attempt,
     CutFault,
     EpisodeLostError,
+    RecoveringEnv,
     end_session,
     play_with_restarts,
 )
@@ -55,10 +55,12 @@ from envkit.trajectory.trajectory import Trajectory, TurnRecord
 class Episode:
     """One attempt at an episode, from reset to end."""
 
-    def __init__(self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, attempt: Attempt) -> None:
+    def __init__(
+        self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, env: RecoveringEnv
+    ) -> None:
         self._setup, self._spec, self._pool = setup, spec, pool
-        self.env, self._interrupt = attempt.env, attempt.interrupt
-        self._sampler = Sampler(setup, spec, attempt.interrupt)
+        self.env, self._interrupt = env, env.interrupt
+        self._sampler = Sampler(setup, spec, env.interrupt)
         self._answers = ToolAnswers(setup.codec)
         self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
@@ -66,7 +68,7 @@ class Episode:
         self._encoder = (
             None if codec is None else EpisodeEncoder(setup, codec, spec, pool, self.record)
         )
-        self._rewriter = Rewriter(setup, self.record, pool, attempt.interrupt)
+        self._rewriter = Rewriter(setup, self.record, pool, env.interrupt)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
         """Play until the episode ends and return why; faults go into the record.
@@ -87,9 +89,11 @@ class Episode:
             if reason is StopReason.ABORTED:
                 place = FaultPlace.SNAPSHOT
                 self.record.env_snapshot = await self.env.snapshot()
+        # The first starts the episode over; the second would fail every episode and ends the run.
         except (EpisodeLostError, errors.ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # any failure ends only this episode
+            # A missing package would fail every episode, too.
             errors.raise_missing(error)
             return self._ended_by(error, place)
         return reason
@@ -97,11 +101,15 @@ class Episode:
     def _ended_by(self, error: Exception, place: FaultPlace) -> StopReason:
         """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
+        # An abort that cuts a call of the environment is no failure.
         if isinstance(error, CutFault) and is_aborted:
             self._keep_cut_reply()
+            # The state was not rebuilt yet, so the snapshot of the earlier part is still the
+            # latest.
             if self._earlier is not None:
                 self.record.env_snapshot = self._earlier.env_snapshot
             return StopReason.ABORTED  # the partial record is valid
+        # The environment blames the reply for its late step: a truncation, not a fault.
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
         reason = StopReason.LEDGER_FAULT
@@ -141,6 +149,7 @@ class Episode:
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
         self._rewriter.choose(reset.history, type(self.env.env).__name__)
+        # An environment without tools keeps those of the codec.
         record.tools = reset.tools or None
         if self._earlier is not None:
             ended = await self._take_over(self._earlier)
@@ -158,6 +167,7 @@ class Episode:
     async def _take_over(self, earlier: Trajectory) -> StopReason | None:
         """Rebuild an aborted trajectory's state, and append the observation that is pending."""
         record = self.record
+        # The environment never saw the questions of a history policy.
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.reply for turn in done],
@@ -167,6 +177,8 @@ class Episode:
         )
         is_answered = record.ledger.segments[-1].kind is SegmentKind.MODEL  # not so in a fork
         pending = record.unanswered()
+        # An abort leaves the last observation out of the segments. It is sent now, or ends the
+        # episode if it no longer fits: the model must not reply without having seen it.
         if is_answered and pending and not record.ledger.reply_ids(record.turn):
             ended = await self._append_observation(pending, observation_in(pending[-1]))
             record.close_turn()  # the turn of a summary
@@ -178,6 +190,8 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
+            # The ledger may hold a reply that was cut before. Without its turn the record is
+            # invalid.
             self._keep_cut_reply()
             return ended
         room = self._room()
@@ -261,6 +275,7 @@ class Episode:
         started = time.perf_counter()
         generation = await self._sampler.generate(draft, room, record, self.env.env)
         draft.add_generation(generation, time.perf_counter() - started)
+        # A request that was aborted in the queue has no tokens.
         if generation.token_ids:
             ledger.add_reply(
                 generation.token_ids,
@@ -276,6 +291,7 @@ class Episode:
         else:
             self._add_text(draft, generation.text)
         if aborted:
+            # The deadline aborts the request, too. What it cut is a fault, not a reply of reward 0.
             if self._interrupt.check_deadline():
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
@@ -314,6 +330,7 @@ class Episode:
             return False
         if draft.resamples >= self._setup.retries.resample_on_parse_error:
             return False
+        # An environment that cannot take the step back keeps the reply that did not parse.
         if not await self.env.rewind():
             return False
         self.record.ledger.drop_reply(draft.turn)
@@ -329,16 +346,18 @@ class Episode:
         if not (text_of(observation) or images_of([observation])) and step.terminated:
             return StopReason.TERMINATED
         if self._encoder is not None:
+            # A reply that was cut inside a thought would leave the next turn inside it, too.
             self._encoder.close_thought(draft.turn)
         record.say(observation)
-        ended = self._ended(draft, step)
+        ended = self._ended(step)
         if ended is None:
+            # Encoding takes the event loop, which finished episodes need to be written.
             await self._let_finished_pass()
             ended = await self._append_observation((observation,), step.observation)
         record.close_turn()
         return ended
 
-    def _ended(self, draft: TurnDraft, step: Step) -> StopReason | None:
+    def _ended(self, step: Step) -> StopReason | None:
         limits = self._setup.limits
         if step.terminated:
             return StopReason.TERMINATED
@@ -385,6 +404,7 @@ class Episode:
                 return stop
             record.drop_message()
             record.say(shorter)
+            # An environment shortens an observation once.
             pending, observation = (shorter,), None
         seconds = time.perf_counter() - started
         await encoder.check(found.messages, found.encoded)
@@ -419,6 +439,8 @@ class Episode:
         record.close_turn()
         is_joined = len(asked.messages) == len(asked.pending)
         said = [*record.messages[:-1], *(asked.pending[-1:] if is_joined else ())]
+        # If an abort comes before the reply after the answer, the record goes back to here: a
+        # resumed episode asks again.
         record.before_question = (len(record.ledger.segments) - 1, len(record.turns), said)
         room = self._room(question.max_tokens)
         if room.tokens < 1:
@@ -450,9 +472,7 @@ async def play_episode(
     setup: Setup,
     spec: EpisodeSpec,
     host: EnvHost,
-    pool: WorkerPool,
     interrupt: Interrupt,
-    earlier: Trajectory | None = None,
 ) -> Trajectory:
     """Play an episode to its end; start over in a new environment if its state is lost.
 
@@ -460,31 +480,33 @@ async def play_episode(
         setup: Engine, codec, limits and budgets.
         spec: The episode.
         host: The host of its environment, which later episodes can use again.
-        pool: Threads for blocking calls.
         interrupt: Ends the episode early with a valid partial trajectory.
-        earlier: An aborted trajectory to resume.
 
     Raises:
         ConfigurationError: The environment cannot be built with its arguments, or this loop cannot
             play it.
     """
 
-    async def play(attempt: Attempt) -> Trajectory:
-        episode = Episode(setup, spec, pool, attempt)
-        reason = await episode.run(earlier if attempt.restarts == 0 else None)
+    async def play(env: RecoveringEnv) -> Trajectory:
+        episode = Episode(setup, spec, host.pool, env)
+        reason = await episode.run(spec.earlier if env.restarts == 0 else None)
         is_suspect = reason.is_fault and reason is not StopReason.ENGINE_FAULT
         if (is_suspect or reason is StopReason.STEP_TIMEOUT) and host.can_rebuild:
             host.mark_broken()  # the next episode starts with a new environment
-        episode.record.started = attempt.started
+        episode.record.started = env.started
         return episode.record.trajectory(
-            reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name
+            reason, spec, env_restarts=env.restarts, engine=setup.engine.name
         )
 
+    earlier = spec.earlier
     if earlier is not None and earlier.origin is not None:  # a restart would not be a fork
         setup = replace(setup, retries=replace(setup.retries, max_episode_restarts=0))
+    # A backend may answer a step key that it knows with its recorded result, so the steps of a
+    # resumed episode get new keys.
     life = None if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
     try:
         return await play_with_restarts(setup, spec, host, interrupt, play, life=life)
     finally:
+        # A tree ends its sessions itself, after its last fork has used the engine's cache.
         if spec.snapshots is None:
             await end_session(setup.engine, spec.episode_id)

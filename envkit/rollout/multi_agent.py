@@ -17,9 +17,8 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.joint import JointEpisode, Verdict
 from envkit.rollout.loop import play_episode
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.recovery import Attempt, play_with_restarts
+from envkit.rollout.recovery import RecoveringEnv, play_with_restarts
 from envkit.rollout.setup import EpisodeSpec, Setup
-from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import AGENT, ROLE, Trajectory
 
@@ -88,9 +87,7 @@ async def play_any(
     setup: Setup,
     spec: EpisodeSpec,
     host: EnvHost,
-    pool: WorkerPool,
     interrupt: Interrupt,
-    earlier: Trajectory | None = None,
 ) -> tuple[Trajectory, ...]:
     """Play an episode of any environment and return one trajectory for each role that replied.
 
@@ -98,18 +95,14 @@ async def play_any(
         setup: Engine, codec, limits, budgets and settings per role.
         spec: The episode to play.
         host: Holds its environment; usable for another episode afterwards.
-        pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
-        earlier: An aborted trajectory to continue, which only the loop can have recorded (see
-            `can_resume`).
     """
-    if earlier is not None:
-        return (await play_episode(setup, spec, host, pool, interrupt, earlier),)
-    if setup.agent is not None:
-        return await setup.agent(setup, spec, host, pool, interrupt)
-    if await _joint_env(setup, host) is None:
-        return (await play_episode(setup, spec, host, pool, interrupt),)
-    episode = _MultiAgentEpisode(setup, spec, host, pool)
+    is_new = spec.earlier is None  # only the loop's episodes can be continued
+    if is_new and setup.agent is not None:
+        return await setup.agent(setup, spec, host, interrupt)
+    if not is_new or await _joint_env(setup, host) is None:
+        return (await play_episode(setup, spec, host, interrupt),)
+    episode = _MultiAgentEpisode(setup, spec, host)
     return await play_with_restarts(setup, spec, host, interrupt, episode.play)
 
 
@@ -125,12 +118,11 @@ async def _joint_env(setup: Setup, host: EnvHost) -> MultiAgentEnv | None:
 class _MultiAgentEpisode:
     """One episode of several roles."""
 
-    def __init__(self, setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool) -> None:
-        self._setup, self._spec, self._host, self._pool = setup, spec, host, pool
+    def __init__(self, setup: Setup, spec: EpisodeSpec, host: EnvHost) -> None:
+        self._setup, self._spec, self._host, self._pool = setup, spec, host, host.pool
 
-    async def play(self, attempt: Attempt) -> tuple[Trajectory, ...]:
+    async def play(self, env: RecoveringEnv) -> tuple[Trajectory, ...]:
         """Play one attempt; raise only `ConfigurationError` or `EpisodeLostError`."""
-        env, interrupt = attempt.env, attempt.interrupt
         try:
             reset = await env.reset()
             if self._spec.group_start is not None:
@@ -138,9 +130,9 @@ class _MultiAgentEpisode:
                 self._spec.group_start.expected = reset.hash
         except EnvFault as fault:
             raise_missing(fault)
-            return (self._failed_reset(attempt, fault),)
+            return (self._failed_reset(env, fault),)
         joint = JointEpisode(
-            env, lambda role: self._play_role(role, dict(reset.task), interrupt), interrupt
+            env, lambda role: self._play_role(role, dict(reset.task), env.interrupt)
         )
         roles = joint.env.roles
         self._check_roles(roles)
@@ -150,12 +142,12 @@ class _MultiAgentEpisode:
             self._replace_env()
         played = {role: joint.trajectories[role] for role in roles if role in joint.trajectories}
         if not played:  # the run was stopped before any role could start
-            return (self._without_replies(attempt, dict(reset.task)),)
+            return (self._without_replies(env, dict(reset.task)),)
         finished = {
             role: replace(
                 credit(trajectory, joint.late.get(role, 0.0)) if verdict is None else trajectory,
                 initial_observation_hash=reset.hash,
-                env_restarts=attempt.restarts,
+                env_restarts=env.restarts,
                 metadata={**trajectory.metadata, SIBLINGS: len(played)},
             )
             for role, trajectory in played.items()
@@ -181,7 +173,6 @@ class _MultiAgentEpisode:
                     metadata=self._metadata(role),
                 ),
                 host,
-                self._pool,
                 interrupt,
             )
         finally:
@@ -223,35 +214,35 @@ class _MultiAgentEpisode:
         fault = FaultRecord.of(FaultPlace.REWARDS, found)
         return played, Verdict(stop_reason=StopReason.ENV_FAULT, fault=fault)
 
-    def _failed_reset(self, attempt: Attempt, fault: EnvFault) -> Trajectory:
+    def _failed_reset(self, env: RecoveringEnv, fault: EnvFault) -> Trajectory:
         """Return the record of an episode that failed before any role had a trajectory."""
         record = EpisodeRecord()
         record.faulted(FaultPlace.RESET, fault)
         self._replace_env()
-        return self._without_role(attempt, record, StopReason.ENV_FAULT)
+        return self._without_role(env, record, StopReason.ENV_FAULT)
 
     def _replace_env(self) -> None:
         """Make the next episode start with a new environment, if one can be built."""
         if self._host.can_rebuild:
             self._host.mark_broken()
 
-    def _without_replies(self, attempt: Attempt, task: dict[str, Any]) -> Trajectory:
+    def _without_replies(self, env: RecoveringEnv, task: dict[str, Any]) -> Trajectory:
         record = EpisodeRecord()
         record.task = task
-        reason = attempt.interrupt.reason
+        reason = env.interrupt.reason
         if reason is StopReason.ABORTED:
-            return self._without_role(attempt, record, reason)
+            return self._without_role(env, record, reason)
         fault = EnvFault("the deadline passed before any role replied", kind=FaultKind.TIMEOUT)
         record.faulted(FaultPlace.STEP, fault)
-        return self._without_role(attempt, record, StopReason.ENV_FAULT)
+        return self._without_role(env, record, StopReason.ENV_FAULT)
 
     def _without_role(
-        self, attempt: Attempt, record: EpisodeRecord, reason: StopReason
+        self, env: RecoveringEnv, record: EpisodeRecord, reason: StopReason
     ) -> Trajectory:
-        record.started = attempt.started
+        record.started = env.started
         spec = replace(self._spec, metadata=self._metadata(None))
         return record.trajectory(
-            reason, spec, env_restarts=attempt.restarts, engine=self._setup.engine.name
+            reason, spec, env_restarts=env.restarts, engine=self._setup.engine.name
         )
 
 

@@ -158,7 +158,7 @@ class RunPlan:
         )
         if self.episodes % self.group_size:
             raise ConfigurationError(
-                f"episodes counts trajectories and must be a multiple of group_size, got "
+                f"the number of episodes (-n) must be a multiple of the group size (--group), got "
                 f"{self.episodes} episodes in groups of {self.group_size}"
             )
         if self.seeds is not None:

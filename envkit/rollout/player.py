@@ -7,9 +7,9 @@ belongs to the event loop that it was created on.
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Final, cast
 
@@ -33,25 +33,13 @@ from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, i
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _NO_LIMIT_S: Final = 86_400.0
 _CHECK_S: Final = 120.0
 """Deadline of an engine's self-check. A slower engine faces only the limits of the episodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeOptions:
-    """What a caller may change for one episode."""
-
-    limits: Limits | None = None
-    """Replace the player's limits; None keeps them."""
-    sampling: Sampling | None = None
-    """Replaces the player's sampling; None keeps it."""
-    earlier: Trajectory | None = None
-    """An aborted trajectory of the episode to continue; None starts the episode."""
 
 
 class AnyPlayer(ABC):
@@ -66,8 +54,6 @@ class AnyPlayer(ABC):
         spec: EpisodeSpec | None = None,
         *,
         interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
     ) -> tuple[Trajectory, ...]:
         """Play one episode and return a record for each role that replied.
 
@@ -81,8 +67,6 @@ class AnyPlayer(ABC):
                 episodes. Workers take a source or a function of a module.
             spec: The episode to play; None draws one.
             interrupt: Ends the episode early with a valid partial trajectory.
-            limits: Replace the player's limits for this episode.
-            sampling: Replaces the player's sampling for this episode.
 
         Raises:
             ConfigurationError: Engine, sampling and environment are incompatible.
@@ -91,9 +75,9 @@ class AnyPlayer(ABC):
                 full render.
         """
         spec = spec or EpisodeSpec()
+        # A record needs the name even if the environment is never built.
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
-        options = EpisodeOptions(limits=limits, sampling=sampling)
-        return await self.play_with(env, spec, options, interrupt or Interrupt())
+        return await self.play_spec(env, spec, interrupt or Interrupt())
 
     async def resume(
         self,
@@ -102,9 +86,6 @@ class AnyPlayer(ABC):
         *,
         member: int = 0,
         interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-        snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory, images included, and return the whole record.
 
@@ -117,32 +98,22 @@ class AnyPlayer(ABC):
             env: As for `play`.
             member: `EpisodeSpec.member` of the episode.
             interrupt: As for `play`.
-            limits: As for `play`; the budgets include what the trajectory has already used.
-            sampling: As for `play`.
-            snapshots: As for `EpisodeSpec`.
 
         Raises:
             ConfigurationError: The trajectory was not aborted, or has no seed.
             RunFailedError: As for `play`.
         """
-        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        options = EpisodeOptions(limits=limits, sampling=sampling, earlier=trajectory)
-        return await self.play_with(env, spec, options, interrupt or Interrupt())
+        return await self.play(env, resumed_spec(trajectory, member), interrupt=interrupt)
 
     @abstractmethod
-    async def play_with(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        options: EpisodeOptions,
-        interrupt: Interrupt,
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode; `play` and `resume` call this.
 
         Args:
             env: As for `play`.
             spec: The episode, with the name of its environment.
-            options: What the caller changes.
             interrupt: Ends the episode early with a valid partial trajectory.
 
         Raises:
@@ -264,25 +235,23 @@ class Player(AnyPlayer):
             agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
+        # Environments with threads of their own could take the last one that the system gives, and
+        # then wait for a call that the pool cannot run.
         self._pool.reserve()
         self._env_pools: dict[Source, EnvPool] = {}
         self._episodes = Supervision(
             self._setup.self_check, Breaker(self.config.breaker), engine.name
         )
 
-    async def play_with(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        options: EpisodeOptions,
-        interrupt: Interrupt,
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode with this player's engine, codec and threads."""
         async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
-            setup = self._setup_with(options, admission)
-            if spec.snapshots is not None and options.earlier is None:
+            setup = self._setup_of(spec, admission)
+            if spec.snapshots is not None and spec.earlier is None:
                 await check_forkable(setup, host)
-            playing = play_any(setup, spec, host, self._pool, interrupt, options.earlier)
+            playing = play_any(setup, spec, host, interrupt)
             return await self._episodes.recorded(spec, playing, admission)
 
     async def end_session(self, episode_id: str) -> None:
@@ -314,6 +283,7 @@ class Player(AnyPlayer):
         setup, roles = self._setup, self._setup.roles.engines
         if setup.codec is None:
             return
+        # Roles often share an engine.
         for engine in dict.fromkeys((setup.engine, *roles.values())):
             if isinstance(engine, CheckingEngine):
                 with suppress(CallCutError, TimeoutError):
@@ -326,11 +296,13 @@ class Player(AnyPlayer):
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
 
-    def _setup_with(self, options: EpisodeOptions, admission: Admission) -> Setup:
+    def _setup_of(self, spec: EpisodeSpec, admission: Admission) -> Setup:
+        """Return the setup with what the episode changes."""
         setup, most_s = self._setup, admission.patience_s
-        if options.limits is None and options.sampling is None and most_s is None:
+        if spec.limits is None and spec.sampling is None and most_s is None:
             return setup
         retries = setup.retries
+        # A trial of the breaker must not wait for the engine longer than the player does.
         if most_s is not None:
             own_s = retries.engine_unavailable_s
             retries = replace(
@@ -338,8 +310,8 @@ class Player(AnyPlayer):
             )
         return replace(
             setup,
-            limits=options.limits or setup.limits,
-            sampling=options.sampling or setup.sampling,
+            limits=spec.limits or setup.limits,
+            sampling=spec.sampling or setup.sampling,
             retries=retries,
         )
 
@@ -389,9 +361,11 @@ class Player(AnyPlayer):
 
 async def play_through(
     player: AnyPlayer,
-    play: Callable[[Trajectory | None], Awaitable[tuple[Trajectory, ...]]],
+    env: AnyEnv | EnvFactory,
+    spec: EpisodeSpec,
     *,
     earlier: Trajectory | None = None,
+    interrupt: Interrupt | None = None,
     max_aborts: int,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[tuple[Trajectory, ...], int]:
@@ -399,8 +373,10 @@ async def play_through(
 
     Args:
         player: Plays the episode.
-        play: Calls its `play`, or its `resume` with the trajectory that it is given.
+        env: As for `Player.play`.
+        spec: The episode from its start. Its limits and sampling also apply when it is resumed.
         earlier: An aborted trajectory to resume first; None starts the episode.
+        interrupt: As for `Player.play`.
         max_aborts: How often to resume the episode; one more abort is a transient fault of the
             engine.
         is_stopped: Whether the caller wants aborted episodes returned unchanged.
@@ -413,13 +389,19 @@ async def play_through(
     """
     backoff, rng = Backoff(), random.Random()
     for aborts in count():
-        played = await play(earlier)
+        one = spec
+        if earlier is not None:
+            one = resumed_spec(earlier, spec.member)
+            one = replace(one, limits=spec.limits, sampling=spec.sampling)
+        played = await player.play(env, one, interrupt=interrupt)
         if played[0].stop_reason is not StopReason.ABORTED or is_stopped():
             return played, aborts
         if aborts == max_aborts:
             faulted = tuple(_faulted(one, aborts + 1) for one in played)
+            # The breaker saw aborts, which say nothing to it.
             player.report(faulted)
             return faulted, aborts + 1
+        # Several roles, and an agent in the middle of its program, start over.
         earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")
@@ -462,10 +444,10 @@ async def play(
         ConfigurationError: Engine, sampling and environment are incompatible, or the environment
             has several agents.
     """
-    spec = EpisodeSpec(task=task) if seed is None else EpisodeSpec(seed=seed, task=task)
+    spec = EpisodeSpec(task=task, sampling=sampling)
     player = Player(engine, codec, _config(limits, retries))
     try:
-        played = await player.play(env, spec, sampling=sampling)
+        played = await player.play(env, spec if seed is None else replace(spec, seed=seed))
     finally:
         await player.aclose()
     if has_role(played[0]):
@@ -499,7 +481,7 @@ async def resume(
     """
     player = Player(engine, codec, _config(limits, retries))
     try:
-        return (await player.resume(trajectory, env, sampling=sampling))[0]
+        return (await player.play(env, replace(resumed_spec(trajectory), sampling=sampling)))[0]
     finally:
         await player.aclose()
 
@@ -508,8 +490,10 @@ def _config(limits: Limits | None, retries: RetryBudget | None) -> RolloutConfig
     return RolloutConfig(limits=limits or Limits(), retries=retries or RetryBudget())
 
 
-def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
+def resumed_spec(trajectory: Trajectory, member: int = 0) -> EpisodeSpec:
     """Return the spec that continues an aborted trajectory's episode.
+
+    Its limits include what the trajectory has already used.
 
     Raises:
         ConfigurationError: It cannot be resumed.
@@ -534,6 +518,7 @@ def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
         group_id=trajectory.group_id,
         member=member,
         metadata=trajectory.metadata,
+        earlier=trajectory,
     )
 
 

@@ -13,7 +13,8 @@ from envkit.reply import Reply
 from envkit.rollout.engine import Generation
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
-from envkit.tokens import Encoded, SanityStatus
+from envkit.tokens.encoded import Encoded
+from envkit.tokens.sanity import SanityStatus
 from envkit.tools import ToolSpec
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
@@ -42,6 +43,7 @@ class TurnDraft(SimpleNamespace):
         first = TurnRecord(
             turn=turn, prompt_tokens=prompt_tokens, response_tokens=response_tokens, purpose=purpose
         )
+        # From a record, so that a draft has the defaults of `TurnRecord` itself.
         values = {name: getattr(first, name) for name in _FIELDS}
         super().__init__(**values, step=None, step_hash=None)
 
@@ -124,6 +126,7 @@ class EpisodeRecord:
     @property
     def played(self) -> int:
         """Number of replies that the environment has answered."""
+        # Counted as they come: counting over all turns at each turn is quadratic.
         return len(self.turns) - self.questions
 
     def say(self, entry: Message) -> None:
@@ -159,8 +162,10 @@ class EpisodeRecord:
         last = earlier.branches[-1] if earlier.branches else None
         if last is not None and last.message_count is not None and last.history:
             kept = branch_history(last, self.messages)
+            # The messages that were said since the rewrite follow it.
             self.view = [*kept, *self.messages[last.message_count :]]
         if self.messages and self.messages[-1]["role"] == "assistant":
+            # The answer to a question is whole: the rewrite that it led to comes next.
             if self.turns and self.turns[-1].purpose is not None and not self._is_cut():
                 return
             self.drop_message()  # an incomplete reply, which is added again once it is complete
@@ -171,6 +176,7 @@ class EpisodeRecord:
 
     def rewrite(self, messages: Sequence[Message], reason: str) -> "Rewrite":
         """Replace the conversation that the model sees; return it for the branch's record."""
+        # By identity: two equal messages are two places, and a policy's own copy is neither.
         places = {id(entry): n for n, entry in enumerate(self.messages)}
         history = tuple(places.get(id(entry), entry) for entry in messages)
         self.view = list(messages)

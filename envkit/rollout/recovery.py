@@ -17,7 +17,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from envkit.env import Capabilities, Env, Observation, StepKey
@@ -30,7 +29,6 @@ from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import RetryBudget
 from envkit.rollout.setup import EpisodeSpec, Setup
-from envkit.tasks import Task
 
 T = TypeVar("T")
 
@@ -44,41 +42,39 @@ class CutFault(EnvFault):
 
 
 class RecoveringEnv:
-    """Plays one episode on a host and recovers from its faults."""
+    """Plays one attempt at an episode on a host and recovers from its faults."""
 
     def __init__(
         self,
         host: EnvHost,
         budget: RetryBudget,
-        *,
-        episode_id: str,
-        seed: int | None,
-        task: Task | None,
+        spec: EpisodeSpec,
         interrupt: Interrupt | None = None,
-        spent: int = 0,
-        attempt: int = 0,
+        *,
+        life: str | None = None,
+        lost: "RecoveringEnv | None" = None,
         can_restart: bool = False,
-        snapshots: dict[int, bytes] | None = None,
     ) -> None:
-        """Prepare one attempt at an episode.
+        """Prepare an attempt.
 
         Args:
             host: Holds the environment.
             budget: Deadlines and retries.
-            episode_id: Part of every `StepKey`.
-            seed: Seed of the reset.
-            task: The task to play; None draws one with the seed.
+            spec: The episode.
             interrupt: Cuts calls short when the episode has to stop; None never does.
-            spent: Retries in earlier attempts.
-            attempt: `StepKey.attempt` of the first steps.
+            life: Identifies the attempts of this process in every `StepKey`; None uses the
+                episode's id.
+            lost: The attempt before, whose state was lost; None for the first one.
             can_restart: Whether a lost episode raises `EpisodeLostError` instead of its fault.
-            snapshots: As for `EpisodeSpec`.
         """
-        self._snapshots = snapshots
-        self._host, self._budget, self._can_restart = host, budget, can_restart
-        self._interrupt = interrupt or Interrupt()
-        self._episode_id, self._seed, self._task = episode_id, seed, task
-        self._rng = random.Random(episode_id)  # jitter of waiting times
+        self._host, self._budget, self._spec, self._can_restart = host, budget, spec, can_restart
+        self.interrupt = interrupt or Interrupt()
+        """The episode's own, which fires at its deadline and with the caller's interrupt."""
+        self._life = life or spec.episode_id
+        self._rng = random.Random(self._life)  # jitter of waiting times
+        self.restarts = 0 if lost is None else lost.restarts + 1
+        self.started = time.perf_counter() if lost is None else lost.started
+        """`time.perf_counter()` at the start of the first attempt."""
         self._replies: list[Reply] = []
         self._hashes: list[str] = []
         self._reset_hash = ""
@@ -86,9 +82,9 @@ class RecoveringEnv:
         self._capabilities = Capabilities()
         self._replayed_after = "an earlier run"
         """Why replies are replayed. Lack of memory may also make a replay differ."""
-        self.spent = spent
+        self.spent = 0 if lost is None else lost.spent
         """Retries in the whole episode so far, including those before a restart."""
-        self.attempt = attempt
+        self.attempt = 0 if lost is None else lost.attempt + 1
         """`StepKey.attempt` of the next step. Restoring a state increases it, since the steps after
         that state are played again."""
         self.is_taking_over = False
@@ -120,6 +116,7 @@ class RecoveringEnv:
                 await self._pay(fault)
             else:
                 self._reset_hash = reset.hash
+                # A reset may have got them from a server.
                 self._capabilities = self._host.capabilities
                 return reset
 
@@ -132,8 +129,8 @@ class RecoveringEnv:
         """
         self.retries.clear()
         await self._take_snapshot()
-        if self._snapshots is not None and self._before is not None:
-            self._snapshots[len(self._replies)] = self._before
+        if self._spec.snapshots is not None and self._before is not None:
+            self._spec.snapshots[len(self._replies)] = self._before
         outcome = await self._step_with_recovery(reply)
         self._replies.append(reply)
         self._hashes.append(outcome.hash)
@@ -190,6 +187,7 @@ class RecoveringEnv:
                 f"{type(self.env).__name__} has no snapshot and is not replay_safe, so its "
                 "episodes cannot be resumed; declare one of the two capabilities"
             )
+            # Aborted episodes are the long ones: to fault them would be a selection bias.
             if self._can_restart:
                 raise EpisodeLostError(why)
             raise EnvFault(why, retryable=False)
@@ -212,6 +210,7 @@ class RecoveringEnv:
         Raises:
             EnvFault: The environment failed.
         """
+        # A broken environment cannot answer. Its episode ends without a snapshot.
         if not (self._host.is_usable and self._capabilities.snapshot):
             return None
         return await self._cut(self._host.snapshot(timeout_s=self._budget.step_timeout_s))
@@ -220,7 +219,7 @@ class RecoveringEnv:
         """Save the state before a step if a retry may need it."""
         budget = self._budget
         self._before = None  # the last turn's snapshot is no longer needed
-        is_kept = self._snapshots is not None
+        is_kept = self._spec.snapshots is not None
         while is_kept or budget.resample_on_parse_error or budget.max_env_retries_per_turn:
             try:
                 self._before = await self.snapshot()
@@ -236,11 +235,11 @@ class RecoveringEnv:
         timeout = self._budget.reset_timeout_s
         await self._cut(self._host.ensure(timeout_s=timeout))
         return await self._cut(
-            self._host.reset(seed=self._seed, task=self._task, timeout_s=timeout)
+            self._host.reset(seed=self._spec.seed, task=self._spec.task, timeout_s=timeout)
         )
 
     async def _play(self, reply: Reply, turn: int) -> StepOutcome:
-        key = StepKey(self._episode_id, turn, self.attempt)
+        key = StepKey(self._life, turn, self.attempt)
         return await self._cut(
             self._host.step(reply, key=key, timeout_s=self._budget.step_timeout_s)
         )
@@ -248,8 +247,9 @@ class RecoveringEnv:
     async def _cut(self, call: Awaitable[T]) -> T:
         """Await a call to the host, but no longer than the episode may last."""
         try:
-            return await self._interrupt.cut(call)
+            return await self.interrupt.cut(call)
         except CallCutError as error:
+            # The call that was cut may hang forever, and the episode's end must not wait for it.
             self._host.forget_cleanups()
             raise CutFault(
                 f"the end of the episode ({error}) interrupted a call to its environment",
@@ -282,6 +282,8 @@ class RecoveringEnv:
 
     async def _restore_state(self) -> None:
         """Restore the state after the recorded replies, with a reset first if needed."""
+        # The steps that follow are played again. A backend that knows their keys would answer with
+        # the result of the rejected or lost step.
         self.attempt += 1
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
@@ -316,14 +318,13 @@ class RecoveringEnv:
                 )
 
     async def _pay(self, fault: EnvFault) -> None:
-        """Count the fault against the budget and wait, or raise it.
-
-        A machine without room for all environments costs nothing: the episode waits for others.
-        """
+        """Count the fault against the budget and wait, or raise it."""
         budget = self._budget
         turn_spent = self.retries.total()
-        if not fault.retryable or self._interrupt.reason is not None:
+        if not fault.retryable or self.interrupt.reason is not None:
             raise fault
+        # The machine had no room for one more environment, which is nobody's fault: the episode
+        # waits for others at no cost.
         if await self._wait(self._host.make_room(fault), fault):
             return
         if (
@@ -339,21 +340,9 @@ class RecoveringEnv:
     async def _wait(self, call: Awaitable[T], fault: EnvFault) -> T:
         """Await a pause after a fault; the end of the episode raises the fault."""
         try:
-            return await self._interrupt.cut(call)
+            return await self.interrupt.cut(call)
         except CallCutError:
             raise fault from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One attempt at an episode."""
-
-    env: RecoveringEnv
-    interrupt: Interrupt
-    """The episode's own interrupt, which fires at its deadline and with the caller's interrupt."""
-    restarts: int
-    started: float
-    """`time.perf_counter()` at the start of the first attempt."""
 
 
 async def play_with_restarts(
@@ -361,7 +350,7 @@ async def play_with_restarts(
     spec: EpisodeSpec,
     host: EnvHost,
     interrupt: Interrupt,
-    play: Callable[[Attempt], Awaitable[T]],
+    play: Callable[[RecoveringEnv], Awaitable[T]],
     *,
     life: str | None = None,
 ) -> T:
@@ -373,31 +362,23 @@ async def play_with_restarts(
         host: Holds its environment.
         interrupt: The caller's interrupt.
         play: Plays one attempt.
-        life: Identifies the attempts of this process in step keys; None uses the episode's id.
+        life: As for `RecoveringEnv`.
     """
     own = interrupt.child(timeout_s=setup.limits.episode_timeout_s)
-    started, restarts, spent, attempts = time.perf_counter(), 0, 0, 0
+    lost: RecoveringEnv | None = None
+    left = setup.retries.max_episode_restarts
     try:
         while True:
+            can_restart = left > 0 and host.can_rebuild
             env = RecoveringEnv(
-                host,
-                setup.retries,
-                episode_id=life or spec.episode_id,
-                seed=spec.seed,
-                task=spec.task,
-                interrupt=own,
-                spent=spent,
-                attempt=attempts,
-                can_restart=restarts < setup.retries.max_episode_restarts and host.can_rebuild,
-                snapshots=spec.snapshots,
+                host, setup.retries, spec, own, life=life, lost=lost, can_restart=can_restart
             )
-            attempt = Attempt(env=env, interrupt=own, restarts=restarts, started=started)
             try:
-                return await play(attempt)
+                return await play(env)
             except EpisodeLostError:
                 host.mark_broken()
                 await end_session(setup.engine, spec.episode_id)
-                restarts, spent, attempts = restarts + 1, env.spent, env.attempt + 1
+                lost, left = env, left - 1
     finally:
         await interrupt.discard(own)
 

@@ -22,7 +22,7 @@ from envkit.rollout.record import EpisodeRecord, Rewrite
 from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError
-from envkit.tokens import Encoded
+from envkit.tokens.encoded import Encoded
 from envkit.trajectory.stop import StopReason
 
 T = TypeVar("T")
@@ -98,6 +98,8 @@ class Rewriter:
         policy = self.policy
         if policy is None:
             return None
+        # A policy of the caller may block, hang or change what it is given: it gets copies and a
+        # thread. A subclass is one of these.
         is_own = any(type(policy) is cls for cls in _OWN)
         self._call = call = PolicyCall(
             policy, self.reason, self._view(context_tokens), copies=not is_own
@@ -189,11 +191,9 @@ class Rewriter:
     def _asked(
         self, pending: tuple[Message, ...], question: history.Question
     ) -> tuple[Message, ...]:
-        """Add a question to the conversation; return the messages that the model answers.
-
-        It joins a user message, since many templates reject two of them in a row.
-        """
+        """Add a question to the conversation; return the messages that the model answers."""
         record, last = self._record, pending[-1]
+        # Many templates reject two user messages in a row.
         if last["role"] == "user":
             record.drop_message()
             asked = (*pending[:-1], history.with_note(last, question.text))
@@ -226,11 +226,7 @@ class Rewriter:
             ) from error
 
     async def _prompt(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> tuple[Encoded, Rewrite]:
-        """Encode the rewritten conversation.
-
-        Some templates, such as gpt-oss's, accept a tool message only after a structured call, which
-        a recorded reply does not have. Tool messages then become user messages.
-        """
+        """Encode the rewritten conversation, if necessary with tool messages as user messages."""
         try:
             encoded = await self._encoded(encoder.prompt())
         except HistoryFault as fault:
@@ -238,6 +234,8 @@ class Rewriter:
             has_tools = any(entry["role"] == "tool" for entry in view)
             if not has_tools or not isinstance(fault.__cause__, TemplateError):
                 raise
+            # Some templates, such as gpt-oss's, accept a tool message only after a structured call,
+            # which a recorded reply does not have.
             rewrite = self._record.rewrite([_as_user(entry) for entry in view], self.reason)
             encoded = await self._encoded(encoder.prompt())
         return replace(encoded, is_prompt=True), rewrite

@@ -6,27 +6,30 @@ only a handful of finished trajectories is ever unwritten.
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.rollout.collecting import collecting, tend
-from envkit.rollout.config import FaultPolicy
+from envkit.rollout.config import FaultPolicy, RolloutConfig
+from envkit.rollout.engine import Engine
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt, until_done
 from envkit.rollout.multi_agent import can_resume
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.player import AnyPlayer, Player
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
 from envkit.rollout.staleness import Freshness, Stale
 from envkit.rollout.tail import ParkedGroup, Stragglers, is_aborted, marked
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit.trajectory.trajectory import STALE_TOKENS, TAIL, TIMES_PARKED
+from envkit.tokens.codec import ChatCodec
+from envkit.trajectory.trajectory import STALE_TOKENS, TAIL, TIMES_PARKED, Trajectory
 
 _MAX_UNDELIVERED: Final = 4
 """Pending deliveries at which the other episodes pause."""
@@ -143,6 +146,7 @@ class Run:
         state = self.state
         state.total, state.availability = self._episodes(), self._player.availability
         state.finished = state.started = len(self._progress.delivered)
+        # The tail stops stragglers by this one, without an interrupt of the whole run.
         self._ending = self.interrupt.child()
         try:
             await self._take_complete(deliver)
@@ -174,10 +178,7 @@ class Run:
         return len(self._plan.shard.groups(needed)) * size
 
     def _find_missing(self) -> int:
-        """Prepare to draw the indices of the episodes to play, in order; return their number.
-
-        They are drawn one by one: a run may have more episodes than fit in memory.
-        """
+        """Prepare to draw the indices of the episodes to play, in order; return their number."""
         size = self._plan.group_size
         groups = self._plan.shard.groups(self._started)
         done = self._progress.delivered | {
@@ -186,6 +187,7 @@ class Run:
             for member, played in parked.members.items()
             if not is_aborted(played)
         }
+        # A generator: a run may have more episodes than fit in memory.
         self._indices = (
             index
             for group in groups
@@ -219,8 +221,10 @@ class Run:
         except BaseException:
             self._is_cancelled = True
             for worker in workers:
+                # A finished episode is delivered even now: only its slot has it.
                 if worker not in self._delivering:
                     worker.cancel()
+            # A second cancellation must not leave episodes behind that still use the player.
             await until_done(workers)
             raise
         finally:
@@ -241,6 +245,7 @@ class Run:
                 episode = await self._play(index)
             finally:
                 self.state.in_flight -= 1
+            # Before anything is awaited: a cancellation from here on must not drop the episode.
             self._delivering.add(this)
             try:
                 await self._settle(index, episode, deliver)
@@ -272,6 +277,7 @@ class Run:
         episode = await self._play_spec(spec)
         if _is_faulted(episode) and self._config.on_fault is FaultPolicy.RETRY:
             self.state.retried += 1
+            # A new id: step keys and the engine's session contain the old one.
             episode = await self._play_spec(replace(spec, episode_id=uuid.uuid4().hex))
         return episode
 
@@ -336,10 +342,12 @@ class Run:
         """Deliver an episode, or hold it until its group is complete."""
         number, member = divmod(index, self._plan.group_size)
         group = self._groups[number]
+        # The batch was completed while this episode ran, and its group is incomplete.
         if self._is_full:
             if not _is_faulted(episode):
                 group.held[member] = episode
             return
+        # With a tail, only complete groups count.
         self.state.finished += not self._tail.cuts
         group.held[member] = episode
         group.missing -= 1
@@ -358,6 +366,7 @@ class Run:
         if self._tail.cuts and self._complete * self._plan.group_size >= self._episodes():
             self._is_full = True
             self._ending.fire()
+            # A parked straggler still needs its grace period, for a state that can be resumed.
             if self._tail.then is Stragglers.DROP:
                 self._ending.hurry()
         await self._release(group, deliver)
@@ -415,6 +424,7 @@ class Run:
         state = self.state
         state.undelivered += 1
         state.most_undelivered = max(state.most_undelivered, state.undelivered)
+        # After a failure nothing is held, so that running episodes end.
         if state.undelivered >= _MAX_UNDELIVERED and self._failure is None:
             self._brake.hold()
         try:
@@ -432,9 +442,110 @@ class Run:
 
     def _stop(self, failure: BaseException) -> None:
         """End the run: no further episodes start, and running ones end early."""
+        # The first failure is the cause; later ones follow from it.
         self._failure = self._failure or failure
         self._brake.release()
         self.interrupt.fire()
+
+
+async def collect(
+    env_id: str | EnvFactory,
+    engine: Engine,
+    codec: ChatCodec,
+    *,
+    episodes: int,
+    group_size: int = 1,
+    concurrency: int = 64,
+    config: RolloutConfig | None = None,
+    tasks: Sequence[Task] | None = None,
+    state: RolloutState | None = None,
+) -> AsyncGenerator[Trajectory, None]:
+    """Play episodes and yield their records as they finish.
+
+    A record is delivered once the loop asks for the next one. Closing the generator, or leaving
+    its `async for` with an exception, cancels all running episodes and closes all environments.
+    `Run` also accepts an interrupt, engines per role, and an earlier run's progress.
+
+    Args:
+        env_id: A registered environment, or a function that builds one.
+        engine: Samples the replies; the caller closes it.
+        codec: Encodes the environments' messages.
+        episodes: As in `RunPlan`.
+        group_size: As in `RunPlan`.
+        concurrency: As in `RunPlan`.
+        config: Limits, retries, sampling, seed and the environment's arguments; None uses the
+            defaults.
+        tasks: As in `RunPlan`.
+        state: Updated with the progress. Groups that `config.tail` parked in it come first.
+
+    Yields:
+        One trajectory per episode of the batch, in the order they finish. With several agents, one
+        per role that replied; those of an episode come together.
+
+    Raises:
+        ConfigurationError: The plan is invalid, or the environment cannot be built with its
+            arguments.
+        RunFailedError: The first episodes all failed in the same way; they were yielded.
+    """
+    plan = RunPlan(episodes=episodes, group_size=group_size, concurrency=concurrency, tasks=tasks)
+    player = Player(engine, codec, config)
+    try:
+        run = Run(env_id, player, plan, state=state)
+        async with contextlib.aclosing(delivered(run)) as trajectories:
+            async for trajectory in trajectories:
+                yield trajectory
+    finally:
+        await player.aclose()
+
+
+async def delivered(run: Run) -> AsyncGenerator[Trajectory, None]:
+    """Play a run and yield its trajectories; see `collect`.
+
+    Args:
+        run: One that has not been played.
+
+    Raises:
+        ConfigurationError: As for `Run.play`.
+        RunFailedError: As for `Run.play`.
+    """
+    ready: asyncio.Queue[tuple[Played, asyncio.Future[None]] | None] = asyncio.Queue()
+    waiting: set[asyncio.Future[None]] = set()
+    is_closed = False
+
+    async def deliver(episode: Played) -> None:
+        if TAIL in episode[0].metadata:
+            return
+        if is_closed:
+            raise asyncio.CancelledError("the generator is closed")
+        taken = asyncio.get_running_loop().create_future()
+        waiting.add(taken)
+        ready.put_nowait((episode, taken))
+        try:
+            await taken
+        finally:
+            waiting.discard(taken)
+
+    async def play() -> None:
+        try:
+            await run.play(deliver)
+        finally:
+            ready.put_nowait(None)
+
+    playing = asyncio.create_task(play())
+    try:
+        while (item := await ready.get()) is not None:
+            episode, taken = item
+            for trajectory in episode:
+                yield trajectory
+            if not taken.done():
+                taken.set_result(None)
+        await playing
+    finally:
+        is_closed = True
+        playing.cancel()
+        for taken in tuple(waiting):
+            taken.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
 
 
 def _is_faulted(episode: Played) -> bool:

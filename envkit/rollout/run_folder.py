@@ -138,6 +138,7 @@ class RunFolder(Closing):
             writer = TrajectoryWriter(path, mode="append", claim=held)
             group_size = int(recorded["group_size"])
             run_id = run_settings.read_id(path)
+            # Before the progress is read, so that they are not played again.
             rescued = _take_rescued(path, run_id, writer, group_size)
             progress = _recover(path, writer, group_size, retry_faults=retry_faults)
             progress = replace(progress, rescued=rescued)
@@ -209,6 +210,7 @@ class RunFolder(Closing):
                     writer.append(*(line for one in episodes for line in _prepared(writer, one)[1]))
             except StorageError as error:
                 failure = error
+                # A half-written rescue would be taken for episodes when the run is resumed.
                 if folder is not None:
                     shutil.rmtree(folder, ignore_errors=True)
             else:
@@ -233,10 +235,12 @@ class RunFolder(Closing):
     def _store_waiting(self) -> None:
         """Store all waiting episodes in one write, or in one each if that does not fit."""
         batch: list[_Delivery] = []
+        # The loop's thread may append meanwhile, so the queue is emptied item by item.
         with contextlib.suppress(IndexError):
             while True:
                 batch.append(self._waiting.popleft())
         self._store(batch)
+        # A full disk refuses a whole write although some of its episodes still fit.
         if len(batch) > 1 and batch[0].error is not None:
             for delivery in batch:
                 self._store([delivery])
@@ -303,6 +307,7 @@ def _take_rescued(path: Path, run_id: str, writer: TrajectoryWriter, group_size:
     user = getattr(os, "getuid", int)()  # Windows has none, and says 0
     for parent in _rescue_places(path):
         for folder in sorted(parent.glob(f"{_RESCUED}{run_id}-*")):
+            # Anybody may put a folder of this name among temporary files.
             is_own = folder.is_dir() and folder.lstat().st_uid == user and not folder.is_symlink()
             if not is_own or folder == path.resolve() or not (folder / FILE_NAME).is_file():
                 continue
@@ -328,6 +333,7 @@ def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
     """
     held = claim or FolderClaim(path, FILE_NAME)
     try:
+        # Writing and cleaning up would follow the link.
         if (path / IMAGE_FOLDER).is_symlink():
             raise StorageError(
                 f"{path / IMAGE_FOLDER} is a symbolic link, and a run is only written where it is"
@@ -368,6 +374,7 @@ def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, 
 def _move_faulted(path: Path, writer: TrajectoryWriter) -> int:
     """Move faulted episodes of the batch to their own file; return how many there were."""
     stored = list(read_index(path))
+    # Episodes that the tail stopped are not part of the batch, whatever ended them.
     batch = (one for one in stored if TAIL not in one.metadata)
     faulted = {_episode(one) for one in batch if one.stop_reason.is_fault}
     lines = {one.line for one in stored if _episode(one) in faulted}
@@ -401,6 +408,7 @@ def _recover(
     path: Path, writer: TrajectoryWriter, group_size: int, *, retry_faults: bool
 ) -> Progress:
     """Move unfinished episodes to their own file and return the run's progress."""
+    # First: such a line may look finished, and its episode must be played again.
     _drop_lines_without_images(path, writer)
     retried = _move_faulted(path, writer) if retry_faults else 0
     delivered, left = read_finished(path, group_size)
@@ -500,6 +508,8 @@ def _set_apart(path: Path, name: str, numbers: Collection[int], writer: Trajecto
                     kept.add(number)
                 elif line not in known:
                     lines.append(line)
+    # Written before the lines are removed here: a crash between the two leaves them twice, which
+    # `known` finds, and never loses them.
     replace_file(apart, lines, durable=True)
     writer.keep_lines(kept)
 

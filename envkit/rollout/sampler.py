@@ -100,6 +100,7 @@ class Sampler:
         budget = _TurnBudget(self._setup.retries)
         while True:
             request = self._request(draft, room, record, env)
+            # Without a task switch while the engine answers, which is nearly always.
             ticket = self._availability.admitted() or await self._admission(
                 request.request_id, draft, budget
             )
@@ -109,6 +110,8 @@ class Sampler:
                 return await self._send(request, ticket, draft, stream)
             except EngineFault as fault:
                 if stream is not None:
+                    # A client has read a part of this reply, and another sample would not continue
+                    # it.
                     if stream.is_shown:
                         raise
                     stream.discard()
@@ -119,6 +122,7 @@ class Sampler:
                     draft.engine_retries += 1
                     if not fault.is_unavailable:
                         await self._pause(request.request_id, budget.failures - 1, draft)
+                # The episode is resumed later and asks again, so the fault is not recorded.
                 if self._interrupt.reason is StopReason.ABORTED and fault.retryable:
                     return _NOT_SENT
                 if self._interrupt.reason is not None:
@@ -190,6 +194,7 @@ class Sampler:
         except BaseException as error:  # an engine is foreign code
             if is_own_cancellation(error):
                 raise
+            # The interrupt cut the call, not the caller of this coroutine.
             if isinstance(error, CallCutError):
                 raise EngineFault(
                     f"engine {engine.name!r} did not answer an abort in {_ABORT_PATIENCE_S:g} s",
@@ -198,6 +203,7 @@ class Sampler:
             fault = _as_fault(error, engine.name)
             if isinstance(fault, EngineFault) and fault.is_unavailable:
                 known.failed(ticket, fault, self._setup.retries.backoff, self._rng)
+            # The engine refused this request or answered it badly, so it does answer.
             elif not isinstance(fault, EngineFault) or fault.kind is FaultKind.PERMANENT:
                 known.answered(ticket)
             raise fault from (None if fault is error else error)
@@ -263,6 +269,7 @@ class Sampler:
 
     def _sampling(self, draft: TurnDraft, tokens: int) -> Sampling:
         base = self._base
+        # One seed for all requests would make the members of a group sample the same.
         if base.seed is not None:
             spec = self._spec
             seed = derive_seed(base.seed, spec.seed, spec.member, draft.turn, draft.resamples)
@@ -332,14 +339,13 @@ def _check_reported(reported: Sequence[int], generation: Generation, name: str) 
 
 
 def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | ConfigurationError:
-    """Return an engine's exception as an error that ends only its own episode.
-
-    A `ConfigurationError` is returned unchanged: it would end every episode.
-    """
+    """Return an engine's exception as an error that ends only its own episode, if it can."""
     raise_missing(error)
+    # A `ConfigurationError` would end every episode, so it may end the run.
     if isinstance(error, EngineFault | LedgerFault | ConfigurationError):
         return error
     message = f"engine {name!r} failed: {describe(error)}"
+    # An engine of another package need not know `EngineFault` to be waited for.
     if isinstance(error, ConnectionError):
         return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
     if isinstance(error, TimeoutError):

@@ -15,7 +15,7 @@ from envkit.env import Policy
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 from envkit.rollout.stopping import ended
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 
 _NAME: Final = "scripted"
 

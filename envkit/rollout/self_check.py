@@ -10,7 +10,7 @@ from typing import Final
 
 from envkit.errors import LedgerFault
 from envkit.seeds import derive_seed
-from envkit.tokens import SanityMode, SanityReport
+from envkit.tokens.sanity import SanityMode, SanityReport
 from envkit.trajectory.trajectory import Trajectory
 
 DEFAULT_SHARE: Final = 0.01

@@ -38,19 +38,24 @@ def section(value: object, name: str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
-def built(cls: type[T], value: object, where: str) -> T:
-    """Return the settings of a mapping.
+def built(cls: type[T], value: object, where: str, *, prefix: str = "") -> T:
+    """Return the settings of a mapping, whose sections are mappings themselves.
 
     Args:
-        cls: A dataclass that checks its own values.
+        cls: A dataclass that checks its own values. A field that is a dataclass is a section.
         value: Values by field name.
         where: Name of the settings, for the message.
+        prefix: Precedes the names of the sections, for the message.
 
     Raises:
-        ConfigurationError: It is not a mapping, a key is unknown, or a value is invalid.
+        ConfigurationError: A section is not a mapping, a key is unknown, or a value is invalid.
     """
-    data = section(value, where)
+    data = dict(section(value, where))
     check_keys(cls, data, where)
+    for name, hint in _hints(cls).items():
+        if name in data and is_dataclass(hint):
+            place = prefix + name
+            data[name] = built(cast("type[Any]", hint), data[name], place, prefix=f"{place}.")
     return cls(**data)
 
 

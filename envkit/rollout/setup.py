@@ -14,8 +14,7 @@ from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
-from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 
 if TYPE_CHECKING:
     from envkit.rollout.host import EnvHost
@@ -44,7 +43,6 @@ class PlayAgent(Protocol):
         setup: "Setup",
         spec: "EpisodeSpec",
         host: "EnvHost",
-        pool: WorkerPool,
         interrupt: "Interrupt",
     ) -> "tuple[Trajectory, ...]":
         """Play one episode; the arguments are those of `play_any`."""
@@ -111,16 +109,16 @@ class Setup:
         sampling = self.roles.samplings.get(role, self.sampling)
         if sampling.seed is not None:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, role))
-        return Setup(
+        return replace(
+            self,
             engine=self.roles.engines.get(role, self.engine),
-            codec=self.codec,
             limits=replace(self.limits, episode_timeout_s=None),
             retries=replace(
                 self.retries, step_timeout_s=None, reset_timeout_s=None, max_episode_restarts=0
             ),
             sampling=sampling,
-            self_check=self.self_check,
-            history=self.history,
+            roles=RolePlan(),
+            agent=None,
             joint_retries=self.retries,
         )
 
@@ -148,7 +146,7 @@ class GroupStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSpec:
-    """The episode to play. By default, it draws a task and is outside any group."""
+    """One episode to play or to continue. By default, it draws a task and is outside any group."""
 
     env_id: str = ""
     """Name of the environment in the record; empty uses the environment's own."""
@@ -166,6 +164,13 @@ class EpisodeSpec:
     """Index in the group; makes sampling seeds differ between its members."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON data to store with the record."""
+    limits: Limits | None = None
+    """Replace the player's limits; None keeps them."""
+    sampling: Sampling | None = None
+    """Replaces the player's sampling; None keeps it."""
+    earlier: "Trajectory | None" = None
+    """An aborted trajectory to continue, which only the loop can have recorded (see `can_resume`);
+    None starts the episode."""
     snapshots: dict[int, bytes] | None = None
     """Filled with the environment's state before each turn, by the number of replies that it has
     answered, if it supports snapshots. The engine's session stays open for forks, and the caller

@@ -121,6 +121,8 @@ class Supervision:
             RunFailedError: Further episodes are pointless.
         """
         try:
+            # In a task of its own: an engine that cancels "the current task" ends only this
+            # episode.
             played = await asyncio.ensure_future(playing)
         except asyncio.CancelledError as error:
             if is_own_cancellation(error):
@@ -130,6 +132,7 @@ class Supervision:
         except RunFailedError:
             raise  # from a player in another process
         except ConfigurationError as error:
+            # After a success, the configuration is right, and a reply may have caused the error.
             if not self._first.any_succeeded(spec.env_id):
                 raise
             played = (self.without_play(spec, error),)

@@ -19,7 +19,7 @@ import numpy as np
 from envkit.errors import ConfigurationError, RunFailedError, describe, shown
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import Interrupt, until_done
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.player import AnyPlayer, resumed_spec
 from envkit.rollout.setup import EpisodeSpec
 from envkit.seeds import derive_seed
 from envkit.trajectory.fork import fork_before
@@ -99,6 +99,7 @@ class ByEntropy:
         for segment in trunk.segments:
             if segment.kind is SegmentKind.MODEL:
                 logprobs.setdefault(segment.turn, []).extend(segment.logprobs)
+        # A reply of zeros only, such as a scripted one, does not show where the model was unsure.
         surprisal = {turn: -float(np.mean(one)) for turn, one in logprobs.items() if any(one)}
         answered = [turn for turn in surprisal if _is_forkable(trunk, turn)]
         return sorted(sorted(answered, key=lambda turn: (-surprisal[turn], turn))[: self.forks])
@@ -156,6 +157,7 @@ async def play_tree(
         player=player,
         spec=replace(spec, group_id=spec.group_id or spec.episode_id),
         budget=token_budget,
+        # A single environment plays one episode at a time.
         concurrency=1 if isinstance(env, gymnasium.Env) else concurrency,
         interrupt=interrupt or Interrupt(),
         on_leaf=on_leaf,
@@ -219,10 +221,12 @@ class _Tree:
         finally:
             for worker in workers:
                 worker.cancel()
+            # Cancelled forks still deliver the leaves that have ended.
             await until_done(workers)
 
     async def end_sessions(self) -> None:
         """End the episodes' sessions in the engine."""
+        # A restarted episode has another id than its name.
         known = dict.fromkeys((*self.snapshots, *(one.episode_id for one in self.leaves.values())))
         await asyncio.gather(*map(self.player.end_session, known))
 
@@ -244,24 +248,27 @@ class _Tree:
         """Return a fork that has not been played yet."""
         trajectory, known = self.leaves[parent], self.snapshots[parent]
         played = sum(one.purpose is None for one in trajectory.turns[:turn])
+        # A fork can be forked again at every turn that it shares with its parent.
         self.snapshots[name] = {n: one for n, one in known.items() if n <= played}
         return fork_before(trajectory, turn, episode_id=name, env_snapshot=known.get(played))
 
     def _may_start(self) -> bool:
         if self.interrupt.reason is not None:
             return False
+        # Running forks count with what they are expected to sample: otherwise all of them would
+        # start before the first one has ended.
         spent = sum(leaf.sampled_token_count for leaf in self.leaves.values())
         return self.budget is None or spent + sum(self.running.values()) < self.budget
 
     async def _resume(self, fork: Trajectory) -> tuple[Trajectory, ...]:
         place = fork.episode_id.removeprefix(self.spec.episode_id)
-        return await self.player.resume(
-            fork,
-            self.env,
-            member=derive_seed(self.spec.member, place),
-            interrupt=self.interrupt,
+        spec = replace(
+            resumed_spec(fork, derive_seed(self.spec.member, place)),
+            limits=self.spec.limits,
+            sampling=self.spec.sampling,
             snapshots=self.snapshots[fork.episode_id],
         )
+        return await self.player.play(self.env, spec, interrupt=self.interrupt)
 
     async def _ended(self, name: str, playing: Awaitable[tuple[Trajectory, ...]]) -> None:
         """Play a leaf and deliver it, even if it shows that further ones are pointless."""
@@ -280,6 +287,7 @@ class _Tree:
             return
         delivering = asyncio.ensure_future(_called(self.on_leaf, leaf))
         try:
+            # A leaf that has ended is delivered even if the tree is cancelled meanwhile.
             await asyncio.shield(delivering)
         except asyncio.CancelledError:
             await until_done((delivering,))
@@ -330,13 +338,11 @@ def _width_of(branching: Branching) -> int:
 
 
 def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
-    """Whether an episode has a turn whose recorded reply went to the environment.
-
-    A fork owns every turn that can still be chosen, because turns are forked in ascending order.
-    """
+    """Whether an episode has a turn whose recorded reply went to the environment."""
     if turn >= len(trajectory.turns):
         return False
     record = trajectory.turns[turn]
+    # A fork owns every turn that can still be chosen: turns are forked in ascending order.
     is_recorded = any(
         one.kind is SegmentKind.MODEL and one.turn == turn for one in trajectory.segments
     )

@@ -75,12 +75,7 @@ def write_package(name: PackageName, parent: Path) -> list[Path]:
     root = parent / name.name
     if root.exists():
         raise StorageError(f"{root} exists: choose another name, or another --into")
-    values = {
-        "name": name.name,
-        "module": name.module,
-        "class_name": name.class_name,
-        "env_id": name.env_id,
-    }
+    values = {word: getattr(name, word) for word in ("name", "module", "class_name", "env_id")}
     written: list[Path] = []
     try:
         for pattern, template in _FILES.items():

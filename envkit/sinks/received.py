@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from envkit.closing import Closing
-from envkit.file_locks import NO_FOLLOW, OPENS_AS_BYTES
-from envkit.files import open_regular, storage_errors
+from envkit.files import storage_errors
+from envkit.open_files import NO_FOLLOW, OPENS_AS_BYTES, open_regular
 
 _KEY: Final = re.compile(rb"[0-9a-f]{16}")
 _METRICS: Final = b"null"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from envkit.rollout import RolloutState
+from envkit.rollout.plan import RolloutState
 from envkit.rollout.run_folder import RECEIVED_FILE
 from envkit.sinks.received import Received
 from envkit.trajectory.trajectory import Trajectory

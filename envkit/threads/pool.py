@@ -6,16 +6,17 @@ delay the calls queued after it.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from envkit.threads.admission import Admission
 from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
@@ -26,20 +27,61 @@ FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
 """For CPU-bound calls: each may delay the event loop by a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
 """Seconds a call may wait in the queue before another thread takes it."""
+_ADMITTED_S: Final = 0.01
+"""Seconds after which another caller of an `Admission` follows."""
 _SHORTAGE_S: Final = 0.1
 """Seconds until the pool asks again for a thread that the system refused."""
 _LOG: Final = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
+class Admission:
+    """A queue for work that may compute or wait; the caller does not know which.
+
+    Hundreds of threads that compute at the same time starve the event loop, so only a few are
+    admitted together. If these only wait, another one follows every ten milliseconds.
+    """
+
+    def __init__(self, few: int, *, patience_s: float = _ADMITTED_S) -> None:
+        """Open the queue.
+
+        Args:
+            few: Number of callers admitted together.
+            patience_s: Seconds after which the first caller in the queue is admitted even if none
+                of the admitted ones has left.
+        """
+        self._patience_s = patience_s
+        self._free = asyncio.Semaphore(few)
+        self._first = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """Wait for admission and hold it for the block."""
+        async with self._first:
+            is_counted = await self._wait()
+        try:
+            yield
+        finally:
+            if is_counted:
+                self._free.release()
+
+    async def _wait(self) -> bool:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._free.acquire()
+        except TimeoutError:
+            return False
+
+
 class _Call(Generic[T]):
     """One call and its future. Its fields change under the pool's lock."""
 
-    __slots__ = ("abandoned", "finished", "function", "future", "started_at")
+    __slots__ = ("abandoned", "finished", "function", "future", "started_at", "timer")
 
     def __init__(self, function: Callable[[], T], future: asyncio.Future[T]) -> None:
         self.function, self.future = function, future
         self.started_at: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.finished = False
         self.abandoned = False
 
@@ -85,23 +127,20 @@ class WorkerPool:
         """
         call = _Call(function, self._loop.create_future())
         self._submit(call)
-        timer = None
         if timeout_s is not None:
-            timer = _Timer(self, call, timeout_s)
+            call.timer = self._loop.call_later(timeout_s, self._ring, call, timeout_s)
         try:
             return await call.future
         except asyncio.CancelledError:
             self._abandon(call)
             raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            if call.timer is not None:
+                call.timer.cancel()
 
     def reserve(self) -> None:
-        """Start the first threads before others take all that the system has.
-
-        Otherwise environments with threads of their own could wait for this pool, and it for them.
-        """
+        """Start the first threads before others take all that the system has."""
+        # Environments with threads of their own could wait for this pool, and it for them.
         self._wake(1)
         self.computing._wake(1)
 
@@ -128,15 +167,17 @@ class WorkerPool:
         for wake in idle:
             wake.release()
 
-    def expire(self, call: "_Call[Any]", timeout_s: float) -> float:
-        """Abandon a call past its deadline; return its remaining seconds, if any."""
+    def _ring(self, call: "_Call[Any]", timeout_s: float) -> None:
+        """End a call at its deadline, which is postponed while the call waits for a thread."""
+        if call.future.done():
+            return
         with self._lock:
-            if call.started_at is None:
-                return timeout_s
-            left = call.started_at + timeout_s - time.monotonic()
-        if left <= 0 and self._abandon(call):
+            waited = 0.0 if call.started_at is None else time.monotonic() - call.started_at
+        left = timeout_s - waited
+        if left > 0:
+            call.timer = self._loop.call_later(left, self._ring, call, timeout_s)
+        elif self._abandon(call):
             call.future.set_exception(DeadlineError(timeout_s))
-        return left
 
     def _abandon(self, call: "_Call[Any]") -> bool:
         """Stop waiting for a call. False if it has already finished."""
@@ -161,16 +202,14 @@ class WorkerPool:
         self._check = None
         with self._lock:
             waiting = len(self._calls)
+            # Stuck threads do not count: hung calls must not starve the others.
             room = self._max_threads + self._stuck - self._awake
         pause_s = self._wake(min(waiting, room))
         if waiting:
             self._check = self._loop.call_later(pause_s, self._grow)
 
     def _wake(self, count: int) -> float:
-        """Wake idle threads or start new ones; return the seconds until more may be needed.
-
-        If the system refuses one, the calls wait for the threads that there are.
-        """
+        """Wake idle threads or start new ones; return the seconds until more may be needed."""
         for _ in range(count):
             with self._lock:
                 self._awake += 1
@@ -182,6 +221,7 @@ class WorkerPool:
             try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except RuntimeError as error:
+                # The system has none left: the calls wait for the threads that there are.
                 self._refused(error)
                 return _SHORTAGE_S
         return _PATIENCE_S
@@ -215,7 +255,7 @@ class WorkerPool:
                     self._stuck -= 1
                     self._awake -= 1
                     return
-            self.mailbox.post(_Delivery(call.future, result, error))
+            self.mailbox.post(partial(deliver, call.future, result, error))
 
     def _take(self, wake: threading.Semaphore) -> "_Call[Any] | None":
         with self._lock:
@@ -230,37 +270,3 @@ class WorkerPool:
             else:
                 self._idle.append(wake)
             return None
-
-
-class _Delivery:
-    """A result on its way to the event loop."""
-
-    __slots__ = ("_error", "_future", "_result")
-
-    def __init__(
-        self, future: asyncio.Future[Any], result: object, error: BaseException | None
-    ) -> None:
-        self._future, self._result, self._error = future, result, error
-
-    def __call__(self) -> None:
-        deliver(self._future, self._result, self._error)
-
-
-class _Timer:
-    """Ends a call at its deadline, which is postponed while the call waits for a thread."""
-
-    __slots__ = ("_call", "_handle", "_pool", "_timeout_s")
-
-    def __init__(self, pool: WorkerPool, call: "_Call[Any]", timeout_s: float) -> None:
-        self._pool, self._call, self._timeout_s = pool, call, timeout_s
-        self._handle = asyncio.get_running_loop().call_later(timeout_s, self._ring)
-
-    def cancel(self) -> None:
-        self._handle.cancel()
-
-    def _ring(self) -> None:
-        if self._call.future.done():
-            return
-        left = self._pool.expire(self._call, self._timeout_s)
-        if left > 0:
-            self._handle = asyncio.get_running_loop().call_later(left, self._ring)

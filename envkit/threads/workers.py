@@ -10,8 +10,8 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
+            # The timeout and the result came in the same iteration of the loop.
             if future.done() and not future.cancelled():
                 return future.result()  # just in time, or its own TimeoutError
             raise DeadlineError(timeout_s) from None
@@ -118,6 +119,18 @@ class Worker:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
+
+
+async def gather_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
+    """Return all results in order; the first error cancels the others and is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError
-from envkit.tokens.delta import ToolSchemas
-from envkit.tokens.template import Tokenizer
+from envkit.tokens.template import Tokenizer, ToolSchemas
 from envkit.tools import ToolSpec
 
 _WORDS: Final = ("tokenizer", "observation", "antidisestablishmentarian", "\u4e16\u754c", "12345")

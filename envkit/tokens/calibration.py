@@ -7,7 +7,7 @@ against full renders, and derives the shortcut for writing the tail. Rejected pr
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -15,9 +15,9 @@ from typing import Any, Final
 from envkit.errors import TemplateError
 from envkit.tokens.closer import CloserFinder
 from envkit.tokens.controls import Controls
-from envkit.tokens.delta import DeltaRenderer, ToolSchemas
+from envkit.tokens.delta import DeltaRenderer
 from envkit.tokens.linearity import measure_linearity
-from envkit.tokens.placeholders import find_image_syntax
+from envkit.tokens.placeholders import KNOWN_PLACEHOLDERS
 from envkit.tokens.probes import Cases
 from envkit.tokens.proof import check_own_reply, prove, render_cases, shorten, widen
 from envkit.tokens.rules import (
@@ -25,12 +25,13 @@ from envkit.tokens.rules import (
     Calibration,
     ContentForms,
     Dependency,
+    ImageSyntax,
     ObservationRole,
     RoleRule,
     Variant,
 )
 from envkit.tokens.shape import TailShape, derive_shape
-from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, template_text
+from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, ToolSchemas, template_text
 from envkit.tokens.texts import TextPolicy
 from envkit.tokens.writer import CALL_ID, PLAIN_REPLY, Writer, call_variants
 
@@ -92,6 +93,8 @@ def calibrate(
             template = ChatTemplate(tokenizer, text, kwargs=kwargs)
             ids = (*stop_ids, *_known(placeholder_id))
             controls = Controls(template, ids, neutralise=neutralise)
+            # Tools are foreign text as well: a dataset or an environment of another package wrote
+            # them.
             if tools and neutralise:
                 tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
             known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)
@@ -138,6 +141,8 @@ class Calibrator:
         cases = Cases(self.template, self.writer, self.tools, calls)
         rules, refusals = self._rules(cases, PLAIN_REPLY)
         after_calls, call_refusals = self._rules(cases, calls, rules.get("user"))
+        # Hunyuan's templates render a tool message after a plain reply, too, but differently than
+        # after a call. The rule of calls would be wrong for them.
         if "tool" not in rules and "tool" in after_calls and not self._shows_plain_answers():
             rules["tool"] = after_calls["tool"]
             del refusals["tool"]
@@ -145,9 +150,7 @@ class Calibrator:
         elif "tool" in refusals and "tool" in call_refusals and calls is not None:
             refusals["tool"] = call_refusals["tool"]
         user = rules.get("user")
-        images, image_roles = find_image_syntax(
-            self.renderer, user, self.placeholder_id, self.notes
-        )
+        images, image_roles = _find_images(self.renderer, user, self.placeholder_id, self.notes)
         if images is not None:
             rules = self._with_images(cases, rules, refusals, numbered=images.numbered)
             after_calls = self._with_images(
@@ -284,6 +287,7 @@ class Calibrator:
         except TemplateError as error:
             self.notes.append(f"content as {type(message['content']).__name__}: {error}")
             return False
+        # A template that knows no parts prints the list itself, in which the probe stands, too.
         return PROBE in text and "{'type'" not in text and '{"type"' not in text
 
     # ---- one role
@@ -399,6 +403,7 @@ class Calibrator:
 
         shape = derive_shape(self.template.syntax_tree, tail_of("f", CALL_ID))
         if shape is not None and rule.role == "tool":
+            # The shape has the name and id of one call: it must not depend on them.
             other = tail_of("another_name", "call00007")
             if any(other(probe) != shape.write(probe) for probe in ("x", "y z")):
                 return None
@@ -460,11 +465,6 @@ class Calibrator:
             .endswith(opening[len(rule.closer) :].lstrip())
         )
 
-    def _renders_calls(self, rule: RoleRule | None) -> bool:
-        return (
-            rule is not None and rule.variant.calls != "none" and self._has_call_mark(rule.variant)
-        )
-
 
 def _known(identity: int | None) -> tuple[int, ...]:
     return () if identity is None else (identity,)
@@ -474,3 +474,99 @@ def _shared_length(one: str, other: str) -> int:
     """Return the length of the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _find_images(
+    renderer: DeltaRenderer,
+    user: RoleRule | None,
+    placeholder_id: int | None,
+    notes: list[str],
+) -> tuple[ImageSyntax | None, tuple[str, ...]]:
+    """Return the placeholder, or None if the template writes none, and the roles that render it.
+
+    Args:
+        renderer: Renders the probes.
+        user: The rule of user observations, to detect whether images are numbered.
+        placeholder_id: The image token of the processor or tokenizer, if it names one.
+        notes: Receives the reasons of rejected probes.
+    """
+    template, writer = renderer.template, renderer.writer
+    text = {"type": "text", "text": PROBE}
+    picture = [{"type": "image"}, text]
+
+    def count(role: str, images: int) -> dict[int, int]:
+        content = [{"type": "image"}] * images + [text]
+        messages: list[PlainMessage] = [{"role": role, "content": content}]
+        if role != "user":
+            messages.insert(0, writer.say("user", "u"))
+        if role == "tool":
+            messages[-1] |= {"name": "f", "tool_call_id": "call00000"}
+            messages.insert(1, writer.say("assistant", "w"))
+        try:
+            ids = template.encode(template.render(messages))
+        except TemplateError as error:
+            notes.append(f"an image in a {role} message: {error}")
+            return {}
+        return {identity: ids.count(identity) for identity in set(ids) & set(template.added)}
+
+    none, one, two = (count("user", images) for images in (0, 1, 2))
+    candidates = [
+        identity
+        for identity in two
+        if [counts.get(identity, 0) - none.get(identity, 0) for counts in (one, two)] == [1, 2]
+    ]
+    chosen = _choose_placeholder(template, candidates, placeholder_id)
+    if chosen is None:
+        if candidates:
+            names = [template.added[identity] for identity in candidates]
+            notes.append(f"images: none of {names} is a known placeholder; pass the processor")
+        return None, ()
+    roles = ["user"]
+    if count("tool", 1).get(chosen, 0) - count("tool", 0).get(chosen, 0) == 1:
+        roles.append("tool")
+    syntax = ImageSyntax(
+        placeholder=template.added[chosen],
+        placeholder_id=chosen,
+        markup=_markup(template, template.render([{"role": "user", "content": picture}]), chosen),
+        numbered=_is_numbered(renderer, user),
+    )
+    return syntax, tuple(roles)
+
+
+def _markup(template: ChatTemplate, text: str, placeholder_id: int) -> str:
+    """Return the placeholder in a text, with the added tokens that touch it."""
+    tokens = template.specials_in(text)
+    first = last = next(i for i, token in enumerate(tokens) if token.identity == placeholder_id)
+    while first and tokens[first - 1].end == tokens[first].start:
+        first -= 1
+    while last + 1 < len(tokens) and tokens[last].end == tokens[last + 1].start:
+        last += 1
+    return text[tokens[first].start : tokens[last].end]
+
+
+def _choose_placeholder(
+    template: ChatTemplate, candidates: Sequence[int], placeholder_id: int | None
+) -> int | None:
+    if placeholder_id in candidates:
+        return placeholder_id
+    known = [i for i in candidates if template.added[i] in KNOWN_PLACEHOLDERS]
+    return known[0] if len(known) == 1 else None
+
+
+def _is_numbered(renderer: DeltaRenderer, user: RoleRule | None) -> bool:
+    if user is None:
+        return False
+    picture: PlainMessage = {
+        "role": "user",
+        "content": [{"type": "image"}, {"type": "text", "text": PROBE}],
+    }
+    reply = renderer.writer.reply(user.variant, [])
+
+    def tail(first: PlainMessage) -> str | None:
+        try:
+            text = renderer.template.render([first, reply, picture])
+        except TemplateError:
+            return None  # for example, roles must alternate: the same on both sides
+        return text[renderer.writer.after_reply(text) :]
+
+    return tail(renderer.writer.say("user", "u")) != tail(picture)

@@ -29,6 +29,8 @@ class Chunks:
                 in one piece, and nothing is remembered.
         """
         self._encode = encode
+        # A regular expression takes the first alternative that fits, and one name may begin
+        # another.
         names = sorted(marks, key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, names))) if names else None
         # Two halves: when the newer one is full, the older one is forgotten.
@@ -76,6 +78,7 @@ def cutting_marks(tokenizer: Any, encode: Encode, sample: str, texts: Sequence[s
         token.content
         for token in added.values()
         if token.content in sample
+        # Such a token depends on the text before it.
         and not (token.normalized or token.lstrip or token.single_word)
         and not any(_covers(name, token.content) for name in names)
         and all(

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from envkit.errors import TemplateError
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.rules import ObservationRole, RoleRule, Variant
-from envkit.tokens.template import AddedToken, ChatTemplate
+from envkit.tokens.template import AddedToken, ChatTemplate, ToolSchemas
 from envkit.tokens.writer import CALL_ID, Writer
 
 
@@ -87,6 +86,7 @@ class CloserFinder:
         It is if it stands where a final reply has its stop token, or if a final reply has it, too.
         """
         first = specials[0] if specials else None
+        # Metharme's template ends the last reply with </s> and an earlier one with <|user|>.
         if first and ending and final[: ending.start] == between[: first.start]:
             return first
         inside = [found for found in specials if final.startswith(between[: found.end])]

@@ -23,7 +23,7 @@ from envkit.tokens import arguments
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.controls import open_shapes
-from envkit.tokens.delta import ToolSchemas, join, unless_rejected
+from envkit.tokens.delta import join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
@@ -31,9 +31,9 @@ from envkit.tokens.incoming import AfterReply, check_messages, check_prompt
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
 from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
-from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
+from envkit.tokens.sanity import LastReply, SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
-from envkit.tokens.template import PlainMessage, continued
+from envkit.tokens.template import PlainMessage, ToolSchemas, continued
 from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
@@ -205,6 +205,7 @@ class ChatCodec:
         if found is None:
             found = self._with(template_kwargs={**self.variables, **changed})
         self._variants[key] = found
+        # A client chooses the variables, so it must not fill the memory with codecs.
         while len(self._variants) > _VARIANTS:
             self._variants.popitem(last=False)
         return found
@@ -422,6 +423,7 @@ class ChatCodec:
 
         def as_rendered(rule: RoleRule) -> list[PlainMessage]:
             write, seen, before = None, messages, rule.read(history)
+            # There the whole conversation decides which texts are hardened, as in its prompt.
             if self._history == "rerender" and self.rewrites_history:
                 write, seen, before = self._prompt_writer(tools), whole, ()
             elif self._direct_tail(rule, messages, tools) is None:
@@ -435,17 +437,16 @@ class ChatCodec:
             clean = unless_rejected(rule, as_rendered)
             return self._renderer.with_calls(self._writer.fit(clean))
 
-        return check_delta(
-            self._template,
-            as_encoded,
-            encoded,
-            reply=len(history) - 1,
-            rule=rule,
-            tools=self._given(tools),
+        reply = LastReply(
+            index=len(history) - 1,
             sampled_ids=sampled_ids,
+            rule=rule,
             stop_ids=self._stop_set,
             adds_closer=rule.opener or self._stop_mismatch == "append",
-            process=partial(encoder.whole, images) if encoder else None,
+        )
+        process = partial(encoder.whole, images) if encoder else None
+        return check_delta(
+            self._template, as_encoded, encoded, reply, tools=self._given(tools), process=process
         )
 
     # ---- pieces
@@ -458,6 +459,7 @@ class ChatCodec:
         rule = self._calibration.rule(roles, *last or (None,))
         try:
             return rule.within(history)
+        # Only now: to check the whole history at every turn would be quadratic.
         except (AttributeError, LookupError, TypeError):
             check_messages(history)  # says which message is malformed
             raise

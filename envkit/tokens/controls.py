@@ -246,12 +246,10 @@ def _changes_text(template: ChatTemplate) -> bool:
 
 
 def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
-    """Return the first character with which the tokenizer finds none of the tokens, or "".
-
-    The unknown token is not one of them: without byte fallback, it stands for every rare character.
-    """
+    """Return the first character with which the tokenizer finds none of the tokens, or ""."""
     unknown: Any = getattr(template.tokenizer, "unk_token_id", None)
     ids = {identity for identity, name in template.added.items() if name in search.names}
+    # Without byte fallback, the unknown token stands for every rare character.
     ids.discard(unknown)
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
     # adjacent, between spaces and right after words, for tokens that depend on their neighbours
@@ -274,6 +272,7 @@ def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str],
         for token in decoder.values()
     ):
         return None
+    # Without surrogates, which no tokenizer takes.
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10000)]))
     is_idle = normalizer.normalize_str(everything) == everything  # such as an empty sequence
     return None if is_idle else normalizer.normalize_str

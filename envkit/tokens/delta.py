@@ -17,10 +17,9 @@ from envkit.tokens.rules import (
     RoleRule,
     Variant,
 )
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 from envkit.tokens.writer import CALL_ID, Writer
 
-ToolSchemas = Sequence[Mapping[str, Any]] | None
 TailWriter = Callable[[list[PlainMessage], list[PlainMessage]], str]
 T = TypeVar("T")
 
@@ -66,6 +65,7 @@ class DeltaRenderer:
         try:
             text = self.template.render(messages, generation_prompt=generation_prompt, tools=used)
         except TemplateError:
+            # Some templates accept only one call per reply.
             if rule.variant.calls != "all" or len(calls) < 2:
                 raise
             messages[len(head)] = self.writer.reply(rule.variant, calls[:1])  # one call per reply
@@ -102,6 +102,8 @@ class DeltaRenderer:
         more = skipped + rule.skipped(history, kept)
         if not more:
             return text
+        # Numbers that a template counts are found by comparing with a conversation of one turn
+        # less.
         fewer = digest.shorten(kept, fewer=True)
         shorter = self._tail(plain, observations, fewer, context)
         step = digest.count(kept) - digest.count(fewer)
@@ -173,6 +175,7 @@ class DeltaRenderer:
         """Return the marked reply: the real one if the rule reads turns, else a stand-in."""
         if rule.depends & TURN_PARTS:
             makes_calls = bool(history[-1].get("tool_calls"))
+            # A plain reply that spells out its call is replaced by one with a structured call.
             if makes_calls == (rule.variant.calls != "none"):
                 return self.writer.marked(history[-1], rule.variant)
         return self.writer.reply(rule.variant, calls)
@@ -273,7 +276,9 @@ def join(
                 f"the reply ended with stop token {last}, but the template closes it with "
                 f"{rule.closer!r} ({rule.closer_id}); choose stop_mismatch='accept' or 'append'"
             )
+        # An opener starts the next message, so a stop token before it does not replace it.
         return ids if mismatch == "append" or rule.opener else ids[1:]
+    # A reply that was cut: the template writes this text, such as a line break, before its closer.
     if rule.prefix.strip(" ") and not rule.opener:
         return [*template.encode(rule.prefix), *ids]
     return ids

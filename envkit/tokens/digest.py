@@ -67,14 +67,13 @@ class Words:
         self._size = 0
 
     def kind(self, text: str) -> Hashable:
-        """Return which words a text contains and where (`Found`), or whether it is blank.
-
-        A conversation's texts are asked about at every turn, so the answers are kept.
-        """
+        """Return which words a text contains and where (`Found`), or whether it is blank."""
         if not self._words:
             return not text or text.isspace()
+        # A conversation's texts are asked about at every turn.
         kind = self._known.get(text)
         if kind is None:
+            # A server of agents sees new texts without end.
             if self._size > _KEPT_CHARACTERS:
                 self._known, self._size = {}, 0
             kind = self._known[text] = self._search(text)
@@ -121,6 +120,7 @@ class Digest:
         except (AttributeError, LookupError, TypeError):  # malformed, for others to say so
             return messages
         around = *kinds[: starts[0]], *kinds[starts[-1] :]
+        # A template may stop at the first or at the last text that contains its word.
         both = self.firsts or any(map(_has_words, (*ends, *around)))
         kept = {first for first, _ in ends.values()} if both and not fewer else set[int]()
         if both or not fewer:
@@ -226,7 +226,8 @@ def _continued(longer: str, shorter: str, *, step: int, more: int) -> str:
 
 
 def _are_unique(replies: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether no id of a call occurs in two replies, since templates look ids up."""
+    """Return whether no id of a call occurs in two replies."""
+    # Templates look up the call of a result by its id.
     called = [calls for entry in replies if (calls := entry.get("tool_calls"))]
     ids = [name for calls in called for call in calls if (name := call.get("id")) is not None]
     return len(set(ids)) == len(ids)

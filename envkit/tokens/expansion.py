@@ -76,6 +76,7 @@ def _prove(
     probes = [_probe(*size) for size in (*_SIZES, *_tilings(call.image_processor))]
     alone = [call.image(probe) for probe in probes]
     tensors = [one.tensors for one in alone]
+    # Without text there is nothing to merge with: each image has its own ids.
     if not call.is_whole:
         batch = call.batch(probes)
         joining = find_joining(call.family, tensors, batch.tensors)
@@ -95,8 +96,8 @@ def _prove(
         before, first, second = pieces
         parts = (
             *template.encode(before),
-            *expand_text(call, syntax, first, shown[:1], earlier=0),
-            *expand_text(call, syntax, second, shown[1:], earlier=earlier),
+            *expand_text(call, first, shown[:1], earlier=0),
+            *expand_text(call, second, shown[1:], earlier=earlier),
         )
         if parts == whole.ids:
             return ImageRules(expansion=expansion, joining=joining)
@@ -124,7 +125,7 @@ def _pieces(anchor: str, mark: str, images: int) -> tuple[str, str, str]:
 
 
 def expand_text(
-    call: ProcessorCall, syntax: ImageSyntax, text: str, images: Sequence[Image], *, earlier: int
+    call: ProcessorCall, text: str, images: Sequence[Image], *, earlier: int
 ) -> tuple[int, ...]:
     """Return the ids of a text whose images follow `earlier` others.
 

@@ -26,7 +26,7 @@ from envkit.tokens.rules import ImageSyntax
 from envkit.tokens.sanity import WholeImages
 from envkit.tokens.template import ChatTemplate
 
-DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
+_CACHE_BYTES: Final = 512 * 1024 * 1024
 _SMALL_BYTES: Final = 1024
 _PLANNED_FROM: Final = 3
 """Number of images of one size that the processor handles before a `PatchPlan` is tried."""
@@ -62,8 +62,7 @@ class ImageEncoder:
         template: ChatTemplate,
         syntax: ImageSyntax,
         anchor: str,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
-        is_lazy: bool = False,
+        is_lazy: bool,
     ) -> None:
         """Create the encoder; the first use proves how the processor expands and joins images.
 
@@ -72,12 +71,11 @@ class ImageEncoder:
             template: Encodes text as the codec does.
             syntax: The placeholder.
             anchor: The special token that every observation starts with.
-            cache_bytes: Size of the cache.
             is_lazy: Process an image when its tensors are first read. The first image of each
                 size is processed immediately; all others of that size get the same token ids.
         """
         self._call, self._template, self._syntax, self._anchor = call, template, syntax, anchor
-        self._limit = cache_bytes
+        self._limit = _CACHE_BYTES
         self._is_lazy = is_lazy
         self._sizes: defaultdict[tuple[int, int], _Size] = defaultdict(_Size)
         self._lock, self._proving = threading.Lock(), threading.Lock()
@@ -145,7 +143,7 @@ class ImageEncoder:
             placeholder = self._syntax.placeholder_id
             return tuple(replace_each(wire_ids, placeholder, [one.ids for one in known])), features
         before = earlier if expansion is Expansion.NUMBERED else 0
-        whole = expand_text(self._call, self._syntax, text, images, earlier=before)
+        whole = expand_text(self._call, text, images, earlier=before)
         train = (*wire_ids[:added], *whole) if added > 0 else whole[-added:]
         return train, share_count(features, len(train) - len(wire_ids))
 
@@ -278,7 +276,7 @@ def make_image_encoder(
     syntax: ImageSyntax | None,
     *,
     anchor: str,
-    is_lazy: bool = False,
+    is_lazy: bool,
 ) -> ImageEncoder | None:
     """Return an encoder, or None if the template writes no images or no processor was given.
 

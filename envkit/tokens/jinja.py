@@ -82,10 +82,8 @@ def compile_template(text: str) -> Template:
 
 
 def _remember_safe_attributes(environment: ImmutableSandboxedEnvironment) -> None:
-    """Cache the sandbox's attribute check per type and name, the only inputs of its answer.
-
-    The check runs at every access and takes a third of the time of a render.
-    """
+    """Cache the sandbox's attribute check per type and name, the only inputs of its answer."""
+    # The check runs at every access and takes a third of the time of a render.
     ask = environment.is_safe_attribute
     known: dict[tuple[type, str], bool] = {}
 

@@ -8,10 +8,10 @@ disappears later, or by moving the system prompt.
 from collections.abc import Mapping, Sequence
 
 from envkit.errors import TemplateError
-from envkit.tokens.delta import DeltaRenderer, ToolSchemas
+from envkit.tokens.delta import DeltaRenderer
 from envkit.tokens.probes import PROBE_TOOLS
 from envkit.tokens.rules import Linearity, RoleRule
-from envkit.tokens.template import PlainMessage
+from envkit.tokens.template import PlainMessage, ToolSchemas
 
 _OPENING = "<think>\n"
 _THOUGHT = "hm, 2+2\n</think>\n\nIt is four."

@@ -53,12 +53,10 @@ def load_codec(
 
 
 def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of two classes
-    """Load a model without transformers; None if transformers has to load it.
-
-    The light classes give the same ids. With lazy features this process reads no tensors, so
-    importing transformers and torch would waste five seconds of CPU time in a scripted rollout.
-    """
+    """Load a model without transformers; None if transformers has to load it."""
     is_installed = find_spec("transformers") is not None
+    # The light classes give the same ids. With lazy features this process reads no tensors, so
+    # importing transformers and torch would waste five seconds of CPU time in a scripted rollout.
     if not folder.is_dir() or (is_installed and full):
         return None
     try:

@@ -16,10 +16,9 @@ from itertools import product
 from typing import Any, Final
 
 from envkit.errors import TemplateError
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.digest import Words
 from envkit.tokens.rules import LATE_SYSTEM, RoleRule, Variant
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 from envkit.tokens.writer import PLAIN_REPLY, Writer
 
 MARKER: Final = "Rm7Kq"

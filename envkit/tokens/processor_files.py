@@ -79,11 +79,10 @@ def _registered(config: Mapping[str, Any]) -> str | None:
 
 
 def _image_processor(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
-    """Return the image processor, in its PIL version if there is one.
-
-    That version needs neither torch nor torchvision. Rollout and trainer must use the same one.
-    """
+    """Return the image processor, in its PIL version if there is one."""
     transformers: Any = importlib.import_module("transformers")
+    # The PIL version needs neither torch nor torchvision. Rollout and trainer must use the same
+    # one.
     return transformers.AutoImageProcessor.from_pretrained(
         name, backend="pil", trust_remote_code=False
     )

@@ -32,10 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit.errors import TemplateError, describe
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.encoded import Encoded
 from envkit.tokens.rules import RoleRule
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 
 SanityMode = Literal["strict", "ignore_strippable", "off"]
 """Differences that fail a comparison. "strict": any. "ignore_strippable": any except white space.
@@ -124,17 +123,30 @@ class _UnlocatedError(Exception):
         self.text = text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastReply:
+    """The reply before an observation, and how the codec closes it."""
+
+    index: int
+    """Its place in the conversation."""
+    sampled_ids: Sequence[int]
+    """Its last id shows whether the model closed it."""
+    rule: RoleRule
+    """Determines the token that closes a reply."""
+    stop_ids: frozenset[int]
+    """Any of them may replace the closer."""
+    adds_closer: bool
+    """Whether the codec writes the closer after another stop token, or lets that token replace
+    it."""
+
+
 def check_delta(
     template: ChatTemplate,
     messages: Callable[[], list[PlainMessage]],
     encoded: Encoded,
+    reply: LastReply,
     *,
-    reply: int,
-    rule: RoleRule,
     tools: ToolSchemas,
-    sampled_ids: Sequence[int],
-    stop_ids: frozenset[int],
-    adds_closer: bool,
     process: Callable[[str], WholeImages | None] | None,
 ) -> SanityReport:
     """Compare the ids that a codec appends after a reply with a full render.
@@ -143,22 +155,17 @@ def check_delta(
         template: Its tokenizer renders and encodes.
         messages: Returns the whole conversation as the template reads it, the observation last.
         encoded: The appended observation.
-        reply: Index of the last reply.
-        rule: Determines the token that closes a reply.
+        reply: The reply before the observation.
         tools: Tool schemas.
-        sampled_ids: The reply; its last id shows whether the model closed it.
-        stop_ids: Any of them may replace the closer.
-        adds_closer: Whether the codec writes the closer after another stop token, or lets that
-            token replace it.
         process: Returns the processor's output for a text with all images, or None if it takes no
             text. Pass None if that would cost too much; image tokens are then not compared.
     """
+    closer, closer_id = reply.rule.closer, reply.rule.closer_id
     try:
-        stops = {template.added[one]: one for one in stop_ids if one in template.added}
-        closers = {rule.closer: rule.closer_id, **stops}
-        tail = _render_tail(template, messages(), reply, tools, closers)
-        adds = adds_closer if tail.closer_id == rule.closer_id else None
-        closing = _Closing(template, tail.closer_id, sampled_ids, stop_ids, adds)
+        stops = {template.added[one]: one for one in reply.stop_ids if one in template.added}
+        closers = {closer: closer_id, **stops}
+        tail = _render_tail(template, messages(), reply.index, tools, closers)
+        closing = _Closing(template, tail.closer_id, reply)
         report = closing.compare(tail, encoded.wire_ids)
         if report.status is not SanityStatus.EQUAL:
             return report
@@ -172,8 +179,8 @@ def check_delta(
         return closing.compare(tail, encoded.train_ids)
     except _UnlocatedError as error:
         given = list(encoded.wire_ids)
-        if not {*sampled_ids[-1:]} & {rule.closer_id, *stop_ids} and rule.closer_id in given:
-            given = given[given.index(rule.closer_id) :]  # after text that the codec wrote
+        if not {*reply.sampled_ids[-1:]} & {closer_id, *reply.stop_ids} and closer_id in given:
+            given = given[given.index(closer_id) :]  # after text that the codec wrote
         return _compare_ends(template, error, given)
     except Exception as error:  # noqa: BLE001  # template and processor are foreign code
         return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
@@ -203,6 +210,7 @@ def _render_tail(
     try:
         text = _render(template, messages, tools)
     except TemplateError:
+        # Such as gpt-oss's, which rejects its own channel tokens in a reply.
         messages = [_plain_reply(entry) for entry in messages]
         text = _rendered(template, messages, tools)
     marked = _rendered(template, _with_mark(messages, reply, mark), tools)
@@ -211,7 +219,10 @@ def _render_tail(
     if marked.count(mark) != 1:
         raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times", text)
     before, _, after = marked.partition(mark)
+    # Templates may strip a reply, or not: white space before the mark says nothing.
     place = len(before.rstrip())
+    # Not with a mark in the arguments of a call, which renders them differently: there the end of
+    # the render is compared.
     if text.startswith(before[:place]):
         found = _first_of(closers, text, place)
         if found is None:  # the template closes this reply with plain text
@@ -242,27 +253,20 @@ def _first_of(closers: Mapping[str, int], text: str, start: int) -> tuple[int, i
 class _Closing:
     """Compares ids from the closer of a reply on, whether the model or the codec wrote it."""
 
-    def __init__(
-        self,
-        template: ChatTemplate,
-        closer_id: int,
-        sampled_ids: Sequence[int],
-        stop_ids: frozenset[int],
-        adds: bool | None,
-    ) -> None:
+    def __init__(self, template: ChatTemplate, closer_id: int, reply: LastReply) -> None:
         """Set how the reply ended.
 
         Args:
             template: Decodes ids.
             closer_id: The token that closes the reply in a full render.
-            sampled_ids: The reply.
-            stop_ids: Any of them may replace the closer.
-            adds: Whether the delta has the closer after another stop token; None allows both.
+            reply: The reply.
         """
-        self.template, self.closer_id, self.adds = template, closer_id, adds
-        last = sampled_ids[-1] if len(sampled_ids) else None
+        self.template, self.closer_id = template, closer_id
+        self.adds = reply.adds_closer if closer_id == reply.rule.closer_id else None
+        """Whether the delta has the closer after another stop token; None allows both."""
+        last = reply.sampled_ids[-1] if len(reply.sampled_ids) else None
         self.is_closed = last == closer_id
-        self.is_stopped = last in stop_ids
+        self.is_stopped = last in reply.stop_ids
 
     def compare(self, tail: _Tail, delta: Sequence[int]) -> SanityReport:
         given, want, decode = list(delta), tail.ids, self.template.decode
@@ -273,6 +277,7 @@ class _Closing:
             return SanityReport(status=SanityStatus.EQUAL)
         added = len(given) - len(want)
         is_cut = not (self.is_closed or self.is_stopped)
+        # A cut reply lacks the text that the template writes before its closer; the codec wrote it.
         if is_cut and given[added:] == want:
             lead, prefix = ("".join(text.split()) for text in (decode(given[:added]), tail.prefix))
             if prefix.endswith(lead):
@@ -288,6 +293,7 @@ class _Closing:
 
 def _ids_from(ids: Sequence[int], tail: Sequence[int], closer_id: int) -> list[int]:
     """Return the end of a conversation's ids, from the closer that starts a tail."""
+    # Counted from the end, since the reply itself may contain the closer.
     closers = list(tail).count(closer_id)
     places = [index for index, identity in enumerate(ids) if identity == closer_id]
     if tail[0] != closer_id or closers > len(places):

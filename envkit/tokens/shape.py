@@ -159,6 +159,7 @@ def _constants(tree: "nodes.Template | None") -> list[str] | None:
         nodes.AssignBlock,
         nodes.Include,
     )
+    # These store or pass a rendered string, in which no question about it is recorded.
     if tree.find(hiding) is not None:
         return None
     written: set[int] = set()
@@ -193,8 +194,10 @@ def _hides(node: Any, written: set[int]) -> bool:  # noqa: ANN401  # a jinja2 no
         return node.name not in _TRACKED_FILTERS and not (
             node.name == "join" and id(node) in written
         )
+    # `~` joins in C, outside of the output unseen.
     if isinstance(node, nodes.Concat):
         return id(node) not in written
+    # `"%s" % content` formats in C.
     if isinstance(node, nodes.Mod):
         return not (isinstance(node.right, nodes.Const) and isinstance(node.right.value, int))
     if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PlainMessage = dict[str, Any]
 """A message as a template reads it: JSON data only."""
+ToolSchemas = Sequence[Mapping[str, Any]] | None
+"""Tools as a template reads them; None without tools."""
 
 _MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG"
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")

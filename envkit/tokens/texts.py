@@ -94,6 +94,7 @@ class TextPolicy:
 
     def clean(self, text: str) -> str:
         """Return foreign text without tokens; the same object if there were none."""
+        # A tokenizer that normalizes may form a token that the text itself does not show.
         if self._has_hidden or not self._is_harmless(text):
             return self._written(text, (), _Pass())
         return text
@@ -119,6 +120,8 @@ class TextPolicy:
     def spoken_pieces(self, text: str) -> list[str]:
         """Return the model's own text in pieces, none of which contains a whole placeholder."""
         text = _replaced(text, _SURROGATES)
+        # After the first character: a placeholder that a model spells out must not count as an
+        # image.
         places = [start + 1 for start, _ in self._media.find(text)]
         return split(text, places + self._mark_places(text))
 
@@ -178,6 +181,7 @@ class TextPolicy:
         """Return messages as rendered text, the form of their texts, and how many were changed."""
         walk, before = _Pass(), _Pass()
         text = write(self._all(messages, walk), self._all(history, before))
+        # The usual case needs one render. The comparison needs two to four.
         if not self.neutralise or not self._may_join([*walk.foreign, *before.foreign]):
             return text, _Form.CLEAN, walk.changed
         harmless = self._in_form(_Form.HARMLESS, messages, history, write)
@@ -242,7 +246,8 @@ class TextPolicy:
         return result
 
     def _clean_call(self, call: dict[str, Any]) -> None:
-        """Clean the names of a call like those of its result, since templates compare them."""
+        """Clean the names of a call like those of its result."""
+        # Templates compare the two.
         function: Any = call.get("function")
         owners: list[Any] = [call, function] if isinstance(function, dict) else [call]
         for owner in owners:
@@ -283,6 +288,7 @@ class TextPolicy:
         self, texts: Sequence[str | None], trusted: Ranges, walk: _Pass
     ) -> list[str | None]:
         known = [text for text in texts if text is not None]
+        # Joined, because a template may write neighbouring parts without anything between them.
         fit, places = self._places("".join(known), trusted, walk, parts=known)
         pieces: list[str | None] = []
         start = 0
@@ -321,6 +327,8 @@ class TextPolicy:
         fit = _replaced(text, _UNFIT if self.neutralise else _SURROGATES)
         kept = trusted
         if walk.form in (_Form.HARMLESS, _Form.HARD):
+            # The system prompt's "/no_think" must mean the same here and in a later observation's
+            # history.
             kept = [*trusted, *(one.span() for one in self.controls.switches.finditer(fit))]
         if walk.form is _Form.HARMLESS:
             fit = _outside(fit, kept, self._stand_ins)

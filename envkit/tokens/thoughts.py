@@ -6,9 +6,8 @@ from typing import Final, Protocol
 
 from envkit.errors import TemplateError
 from envkit.reply import THOUGHTS, Reply
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.rules import RoleRule
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 from envkit.tokens.writer import CALL_ID, Writer
 
 TAIL_IDS: Final = 24

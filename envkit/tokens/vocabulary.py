@@ -2,7 +2,7 @@
 
 The core depends on tiktoken, which reads the vocabulary of envkit's own models. Every other file
 needs `tokenizers`, which comes with transformers: it brings 32 MB of packages that download
-models. tests/core/tokens/test_tokens_vocabulary.py compares the ids of the two.
+models. tests/core/tokens/test_tokens_light.py compares the ids of the two.
 """
 
 import hashlib

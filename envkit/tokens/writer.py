@@ -37,11 +37,11 @@ class Writer:
         """Return a text message."""
         return {"role": role, "content": self.content(text)}
 
-    def result(self, text: str, *, name: str = "f", call_id: str = CALL_ID) -> PlainMessage:
+    def result(self, text: str, *, call_id: str = CALL_ID) -> PlainMessage:
         """Return a tool result."""
         return {
             "role": "tool",
-            "name": name,
+            "name": "f",
             "tool_call_id": call_id,
             "content": self.content(text),
         }
@@ -138,13 +138,11 @@ class Writer:
         return entry
 
     def _fit_arguments(self, given: Any) -> Any:  # noqa: ANN401  # JSON
-        """Return a call's arguments as servers give them to a template, if it renders that form.
-
-        Servers parse them (vLLM: `_postprocess_messages` in vllm/renderers/chat_utils.py). Where
-        they are not an object, vLLM writes an empty one and SGLang refuses the conversation. Here
-        the policy reads what it wrote.
-        """
+        """Return a call's arguments as servers give them to a template, if it renders that form."""
         value = _parsed(given) if isinstance(given, str) else given
+        # Where they are not an object, vLLM writes an empty one (`_postprocess_messages` in
+        # vllm/renderers/chat_utils.py) and SGLang refuses the conversation. Here the policy reads
+        # what it wrote.
         if not isinstance(value, dict):
             return given if self.forms.texts or not isinstance(given, str) else {_ARGUMENTS: given}
         if self.forms.objects:

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from envkit.toolcalls.reply import CallCollector, arguments_of
+from envkit.toolcalls.reply import CallCollector
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, skip_space
 from envkit.toolcalls.xml_functions import FUNCTION_OPEN, is_glm, read_functions, read_glm
 
@@ -37,6 +37,8 @@ def read_blocks(out: CallCollector) -> None:
     rereads = _Budget(_REREADS)
     while (start := text.find(BLOCK_OPEN, at)) >= 0:
         body = start + len(BLOCK_OPEN)
+        # A negative one is final: no later block is closed either, and looking again for each would
+        # take quadratic time.
         if 0 <= close < body:
             close = text.find(BLOCK_CLOSE, body)
         limit = len(text) if close < 0 else close
@@ -100,14 +102,12 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
 
 
 def read_llama(out: CallCollector) -> None:
-    """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone.
-
-    Without the tag, only a reply that begins with such an object is a call, because an answer may
-    be any other JSON.
-    """
+    """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone."""
     tag = out.text.find(PYTHON_TAG)
     start = tag if tag >= 0 else 0
     at = start + len(PYTHON_TAG) if tag >= 0 else 0
+    # Without the tag, only a reply that begins with such an object is a call: an answer may be any
+    # other JSON.
     if tag < 0 and not LLAMA_START.match(out.text):
         return
     while True:
@@ -150,16 +150,8 @@ def read_mistral(out: CallCollector) -> None:
             following = text.find(MISTRAL_OPEN, max(error.position, body))
             at = following if following >= 0 else len(text)
         else:
-            _record_mistral(out, named, value)
+            if named is None:
+                out.payload(value)
+            else:
+                out.named(named.group(1), {"arguments": value}, named.group(2))
         out.cut(start, at)
-
-
-def _record_mistral(out: CallCollector, named: re.Match[str] | None, value: Any) -> None:  # noqa: ANN401  # any JSON
-    if named is None:
-        out.payload(value)
-        return
-    arguments = arguments_of({"arguments": value})
-    if isinstance(arguments, str):
-        out.error(arguments)
-    else:
-        out.call(named.group(1), arguments, named.group(2))

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from envkit.toolcalls.tolerant_json import MalformedJson, decode
 from envkit.tools import ToolSpec
+
+_MAX_RECORDED: Final = 2000
+"""Maximum characters of a call's JSON arguments in a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +23,15 @@ class ToolCall:
     digits, as Mistral's templates require."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the call as plain JSON data, for `info["tool_call"]`."""
+        """Return the call as plain JSON data."""
         return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the call for `info["tool_call"]`, with overlong names and arguments cut."""
+        written = json.dumps(self.arguments, ensure_ascii=False)
+        is_long = len(written) > _MAX_RECORDED
+        arguments = {"cut": written[:_MAX_RECORDED]} if is_long else self.arguments
+        return {"id": self.id[:64], "name": self.name[:64], "arguments": arguments}
 
     def to_wire(self) -> dict[str, Any]:
         """Return the chat-completions form, with the arguments as a JSON string."""
@@ -103,11 +113,15 @@ class CallCollector:
         if not isinstance(name, str) or not name.strip():
             self.error(f"its 'name' must be a tool's name, got {_kind(name)}")
             return
-        arguments = arguments_of(fields)
+        self.named(name.strip(), fields, fields.get("id"))
+
+    def named(self, name: str, fields: Mapping[str, Any], call_id: object) -> None:
+        """Record the call of a tool with the arguments in JSON data."""
+        arguments = _arguments_of(fields)
         if isinstance(arguments, str):
             self.error(arguments)
         else:
-            self.call(name.strip(), arguments, fields.get("id"))
+            self.call(name, arguments, call_id)
 
     def finish(self, thinking: str) -> ParsedReply:
         """Return the parsed reply."""
@@ -120,7 +134,7 @@ class CallCollector:
         )
 
 
-def arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
+def _arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
     """Return a call's arguments, or a sentence that says why they are invalid."""
     value: Any = fields.get("arguments", fields.get("parameters"))
     if isinstance(value, str) and value.strip():  # JSON inside a JSON string

@@ -23,19 +23,17 @@ Both run the code of the named files.
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
-from envkit.files import expanded
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.files import expanded, read_data
 from envkit.plugins import foreign
 from envkit.tools import ToolSpec
 from envkit.toolset.tool_set import ToolSet
@@ -73,7 +71,7 @@ def load_tools(place: str | os.PathLike[str]) -> ToolSet:
         raise ConfigurationError(
             f"a tool set is FILE.py, FILE.py:NAME, FILE.yaml or FILE.json, got {text!r}"
         )
-    return _from_config(_read_config(path), path)
+    return _from_config(read_data(path, "the tool set"), path)
 
 
 def _from_python(path: Path, name: str | None) -> ToolSet:
@@ -137,26 +135,6 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[spec.name]
         raise
     return module
-
-
-def _read_config(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the tool set {str(path)!r}: {error}") from error
-    if path.suffix.lower() == ".json":
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{str(path)!r} is not valid JSON: {error}") from error
-    try:
-        yaml: Any = import_module("yaml")
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("a tool set in YAML", "PyYAML", "yaml") from error
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{str(path)!r} is not valid YAML: {error}") from error
 
 
 def _from_config(config: object, path: Path) -> ToolSet:

@@ -3,14 +3,14 @@
 import asyncio
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from envkit.errors import Fault, MissingDependencyError
 from envkit.images import Image
 from envkit.threads.pool import WorkerPool
-from envkit.threads.workers import DeadlineError
+from envkit.threads.workers import DeadlineError, gather_or_cancel
 from envkit.toolcalls import ToolCall, call_errors
 from envkit.tools import ToolSpec
 from envkit.toolset.result import CallStatus, ToolResult, plain, sentence_of, shown
@@ -19,12 +19,7 @@ from envkit.toolset.tool_set import ToolSet
 _MAX_THREADS: Final = 16
 _MAX_ERROR_CHARACTERS: Final = 500
 
-T = TypeVar("T")
 Shown = tuple[str, tuple[Image, ...]]
-
-
-class _LateError(Exception):
-    """A call outlived its deadline, as opposed to a TimeoutError that the tool raised itself."""
 
 
 class ToolRunner:
@@ -49,9 +44,10 @@ class ToolRunner:
             Fault: A tool raised it because a backend failed. The other calls are cancelled.
             MissingDependencyError: A tool needs a package that is not installed.
         """
-        tools = self.tools
-        wanted = [self._call(call) for call in calls[: tools.max_calls]]
-        return tuple(await (_in_turn(wanted) if tools.is_sequential else _at_once(wanted)))
+        wanted = calls[: self.tools.max_calls]
+        if self.tools.is_sequential or len(wanted) == 1:
+            return tuple([await self._call(call) for call in wanted])
+        return await gather_or_cancel([self._call(call) for call in wanted])
 
     async def aclose(self) -> None:
         """Stop the threads. Safe to call twice; a later call starts new ones."""
@@ -72,7 +68,7 @@ class ToolRunner:
             text, images = await self._run(spec, call.arguments, limit)
         except (Fault, MissingDependencyError):
             raise
-        except _LateError:
+        except DeadlineError:
             text = f"{call.name} did not answer within {limit:g} s."
             return self._failed(call, text, CallStatus.TIMEOUT)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a tool may raise anything
@@ -85,22 +81,14 @@ class ToolRunner:
         if spec.is_async:
             value = await _within(spec(**arguments), limit)
         else:
-            value = await self._in_thread(lambda: _finished(spec(**arguments)), limit)
-            if inspect.isawaitable(
-                value
-            ):  # a decorated asynchronous function looks like a plain one
+            value = await self._threads().run(lambda: _finished(spec(**arguments)), timeout_s=limit)
+            if inspect.isawaitable(value):  # of a decorated asynchronous function
                 value = await _within(value, limit)
         if isinstance(value, _Finished):
             return value.shown
         if isinstance(value, str):
             return value, ()
-        return await self._in_thread(lambda: shown(value), None)  # decoding images is slow
-
-    async def _in_thread(self, function: Callable[[], T], limit: float | None) -> T:
-        try:
-            return await self._threads().run(function, timeout_s=limit)
-        except DeadlineError as error:
-            raise _LateError from error
+        return await self._threads().run(lambda: shown(value))  # decoding images is slow
 
     def _threads(self) -> WorkerPool:
         loop = asyncio.get_running_loop()
@@ -134,31 +122,6 @@ async def _within(work: Awaitable[Any], limit: float | None) -> Any:  # noqa: AN
         async with deadline:
             return await work
     except TimeoutError as error:
-        if deadline.expired():
-            raise _LateError from error
+        if limit is not None and deadline.expired():  # else the tool raised it itself
+            raise DeadlineError(limit) from error
         raise
-
-
-async def _in_turn(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
-    results: list[ToolResult] = []
-    for place, call in enumerate(work):
-        try:
-            results.append(await call)
-        except BaseException:
-            for later in work[place + 1 :]:
-                if inspect.iscoroutine(later):
-                    later.close()  # it never started, and Python would warn
-            raise
-    return results
-
-
-async def _at_once(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
-    if len(work) == 1:
-        return [await work[0]]
-    tasks = [asyncio.ensure_future(call) for call in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -41,10 +41,8 @@ class Ledger:
 
     @property
     def wire_ids(self) -> "array[int]":
-        """The sequence so far, one placeholder per image. Do not modify it.
-
-        It is an array because thousands of waiting requests each hold a whole context.
-        """
+        """The sequence so far, one placeholder per image. Do not modify it."""
+        # An array, because thousands of waiting requests each hold a whole context.
         new = self.segments[self._joined :]
         if new:
             self._wire_ids = _extended(self._wire_ids, new)
@@ -173,11 +171,13 @@ class Ledger:
             rewards: Reward by turn, stored on the last model segment of the turn.
         """
         segments = list(self.segments)
+        # No model saw what follows the last reply. A prompt alone is kept: it shows what was asked.
         while len(segments) > 1 and segments[-1].kind is not SegmentKind.MODEL:
             segments.pop()
         self.branches = [one for one in self.branches if one.segment < len(segments)]
         seen: set[int] = set()
         for index, segment in reversed(list(enumerate(segments))):
+            # A reply that an abort split has several segments, and its reward counts once.
             if segment.kind is SegmentKind.MODEL and segment.turn not in seen:
                 seen.add(segment.turn)
                 segments[index] = segment.with_reward(rewards.get(segment.turn))

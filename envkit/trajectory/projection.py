@@ -128,6 +128,8 @@ def rows_of(
             continue
         first, last = trained[0][0], trained[-1][1]
         row = columns.row(first, last)
+        # A branch after the last trained reply of the row before continues it, such as one that
+        # asks again after a rejected reply. An earlier branch would repeat trained tokens.
         if end is not None and sequence.parent == end[0] and sequence.at >= end[1]:
             rows[-1] = _continued(rows[-1], row, sequence.segments[end[1] : last + 1])
         else:
@@ -246,10 +248,7 @@ class _Columns:
 
 
 def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
-    """Yield the first and last segment of each reply that the sequence owns.
-
-    A reply that was aborted and resumed has more than one segment.
-    """
+    """Yield the first and last segment of each reply that the sequence owns."""
     segments = sequence.segments
     first: int | None = None
     for number in range(sequence.owned, len(segments)):
@@ -257,6 +256,7 @@ def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
         if segment.kind is not SegmentKind.MODEL:
             continue
         first = number if first is None else first
+        # A reply that was aborted and resumed has more than one segment.
         following = segments[number + 1] if number + 1 < len(segments) else None
         if (
             following is None

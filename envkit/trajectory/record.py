@@ -275,6 +275,7 @@ def _read_number(value: Any, where: str, find: Find) -> float:  # noqa: ANN401
 
 def _sized(number: Any, where: str) -> Any:  # noqa: ANN401
     """Return a number unless it is an integer that no float may be able to hold."""
+    # Such a number, like a reward of 10**400, raises OverflowError wherever it is used later.
     if type(number) is int and abs(number) >= _MAX_INTEGER:
         raise _wrong(where, "a number of at most 63 bits", f"one of {number.bit_length()} bits")
     return number
@@ -285,6 +286,7 @@ def _column(write: Callable[[Sequence[Any], str], Sequence[Any]]) -> Callable[..
 
     def whole(values: Sequence[Any], where: str, _: object) -> list[Any]:
         found: list[Any] = []
+        # A column of a long episode in one call would keep the interpreter from the event loop.
         for start in range(0, len(values), _CHUNK):
             found += write(values[start : start + _CHUNK], where)
         return found

@@ -281,6 +281,8 @@ def read_index(path: Source) -> Iterator[StoredEpisode]:
         try:
             yield _stored_episode(number, line, images)
         except (ValueError, RecursionError, StorageError) as error:
+            # Zeros are what a power cut leaves of a line, and a line without its end is still being
+            # written or was cut. Both are dropped when the run is resumed.
             if line.endswith(b"\n") and b"\0" not in line:
                 raise StorageError(f"{file}, line {number} cannot be read: {error}") from error
 
@@ -301,6 +303,8 @@ def _stored_episode(number: int, line: bytes, images: ImageFolder) -> StoredEpis
 def _head(line: bytes) -> object:
     """Return the fields before the ledger if our own writer wrote the line, else all fields."""
     text = line.decode("utf-8")
+    # A line is mostly its ledger, so reading stops before it: an index of a large run is read in a
+    # fraction of the time. Any doubt falls back to parsing the whole line.
     if text.startswith("{") and text.endswith("}\n") and "\0" not in text:
         fields: dict[str, Any] = {}
         position = 1

@@ -199,6 +199,7 @@ class Lineage:
             self._ended.add(name)
         self._lines[name] = line
         self._prefixes[name] = list(_digests(trajectory.segments))
+        # A resumed episode has two lines, and the later one counts.
         self._origins.pop(name, None)
         if trajectory.origin is not None:
             self._origins[name] = trajectory.origin
@@ -246,6 +247,7 @@ def _digests(segments: tuple[Segment, ...]) -> Iterator[bytes]:
         for name in _COLUMNS:
             column = segment.array(name)
             digest.update(f" {len(column)} {column.dtype.kind} ".encode())
+            # Columns are stored as narrow as their values allow, and in the machine's byte order.
             digest.update(column.astype("<f8" if column.dtype.kind == "f" else "<i8").tobytes())
         link = digest.digest()
         yield link

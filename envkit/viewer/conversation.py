@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -167,13 +167,9 @@ def _message(entry: Message, keep: Keep) -> dict[str, Any]:
             keep(part["image"])
     return {
         "role": entry["role"],
-        "text": "\n".join(_texts(parts)),
+        "text": "\n".join(part["text"] for part in parts if part["type"] == "text"),
         "images": [part["image"].sha256 for part in parts if part["type"] == "image"],
     }
-
-
-def _texts(parts: Sequence[Part]) -> Iterator[str]:
-    return (part["text"] for part in parts if part["type"] == "text")
 
 
 def _rounded(values: Sequence[float]) -> list[Any]:  # JSON data

@@ -7,6 +7,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError
 from envkit.text import counted
 from envkit.viewer.differences import Trace, differences
+from envkit.viewer.figures import ends
 from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
@@ -17,7 +18,7 @@ Traces = Callable[[Collection[int]], Mapping[int, Trace]]
 """Reads episodes of a run by number."""
 MAX_PLACED: Final = 1_000
 """Maximum number of pairs for which a comparison says where they diverge."""
-_OUTCOMES: Final = ("solved", "failed", "undefined")
+_OUTCOMES: Final = {True: "solved", False: "failed", None: "undefined"}
 _LISTED: Final = 20
 
 
@@ -61,7 +62,7 @@ def compare_rows(
     shown = [p for p in pairs if p.first.number in listed[0] and p.second.number in listed[1]]
     places = _places(sorted(shown, key=lambda pair: not pair.flips)[:MAX_PLACED], traces)
     counts = Counter(flip for pair in pairs for flip in pair.flips)
-    outcomes = Counter((_outcome(pair.first), _outcome(pair.second)) for pair in pairs)
+    outcomes = Counter((pair.first.is_solved, pair.second.is_solved) for pair in pairs)
     return {
         "names": list(names),
         "pairs": len(pairs),
@@ -69,7 +70,7 @@ def compare_rows(
         "flips": [[flip.value, counts[flip]] for flip in Flip if counts[flip]],
         "alike": sum(not pair.flips for pair in pairs),
         "outcomes": {
-            "kinds": _OUTCOMES,
+            "kinds": list(_OUTCOMES.values()),
             "counts": [[outcomes[before, after] for after in _OUTCOMES] for before in _OUTCOMES],
         },
         "columns": COLUMNS,
@@ -105,20 +106,18 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
         yield f"The figures count all {len(matching.pairs):,} pairs; the list shows {shown:,}."
     for name, forks in zip(names, (matching.forks_first, matching.forks_second), strict=True):
         if forks:
-            places = ", ".join(f"{row.number} (turn {row.shared + 1})" for row in forks[:_LISTED])
-            more = f" and {len(forks) - _LISTED} more" if len(forks) > _LISTED else ""
+            places = _listed([f"{row.number} (turn {row.shared + 1})" for row in forks])
             yield (
                 f"Forked only in {name}: {counted(len(forks), 'fork')}, excluded from the "
-                f"comparison; the other run has their trunks. Line {places}{more}."
+                f"comparison; the other run has their trunks. Line {places}."
             )
     for name, alone in zip(names, (matching.only_first, matching.only_second), strict=True):
         if alone:
-            some = ", ".join(str(row.number) for row in alone[:_LISTED])
-            more = f" and {len(alone) - _LISTED} more" if len(alone) > _LISTED else ""
+            some = _listed([str(row.number) for row in alone])
             fate = "has no counterpart and is" if len(alone) == 1 else "have no counterpart and are"
             yield (
                 f"Only in {name}: {counted(len(alone), 'episode')}, which {fate} excluded from the "
-                f"comparison. Line {some}{more}."
+                f"comparison. Line {some}."
             )
     changed = sum(Flip.OTHER_TASK in pair.flips for pair in matching.pairs)
     if changed:
@@ -129,13 +128,14 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
         )
 
 
-def _solved(row: EpisodeRow) -> float | None:
-    return None if row.is_solved is None else float(row.is_solved)
+def _listed(places: Sequence[str]) -> str:
+    more = f" and {len(places) - _LISTED} more" if len(places) > _LISTED else ""
+    return ", ".join(places[:_LISTED]) + more
 
 
 _MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
     ("mean reward", lambda row: row.reward),
-    ("share solved", _solved),
+    ("share solved", lambda row: row.is_solved),
     ("turns per episode", lambda row: row.turns),
     ("sampled tokens per episode", lambda row: row.sampled),
 )
@@ -148,18 +148,10 @@ def _mean(
     found = mean_difference(pairs, value)
     if found is None:
         return None
-    interval = found.interval
     return {
         "name": name,
         "mean": found.mean,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
+        **ends(found.interval),
         "pairs": found.pairs,
         "seeds": found.seeds,
     }
-
-
-def _outcome(row: EpisodeRow) -> str:
-    if row.is_solved is None:
-        return "undefined"
-    return "solved" if row.is_solved else "failed"

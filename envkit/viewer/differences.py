@@ -1,6 +1,6 @@
 """Where two episodes diverge: the first token or image that differs, and the first rewrite."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -151,9 +151,6 @@ def _shown(rewrite: Rewrite | None) -> str:
         return ""
     reason, images, kept = rewrite
     parts = [reason.replace("_", " "), counted(images, "image") if images else ""]
-    parts.append(f"{_kept(kept)} as before" if kept else "")
+    same = counted(sum(one is not None for one in kept), "message")
+    parts.append(f"{same} as before" if kept else "")
     return ", ".join(filter(None, parts))
-
-
-def _kept(kept: Sequence[int | None]) -> str:
-    return counted(sum(one is not None for one in kept), "message")

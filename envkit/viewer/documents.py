@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from envkit.viewer.markup import json_text
+
 _ESTIMATE: Final = {"mean": float, "interval": {"low": float, "high": float}}
 _ANY: Final = "*"
 """The key of a shape for every entry of an object."""
@@ -81,15 +83,8 @@ def _fitted(given: Any, shape: Any) -> Any:  # noqa: ANN401  # JSON data, and a 
     if shape is float:
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
         return given if is_number and abs(given) < _MAX_NUMBER else None
-    return None if shape is None or given is None else _text(given)
+    return None if shape is None or given is None else json_text(given)[:_MAX_TEXT]
 
 
 def _mapping(given: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-
-
-def _text(given: object) -> str:
-    try:
-        return (given if isinstance(given, str) else json.dumps(given))[:_MAX_TEXT]
-    except RecursionError:
-        return "…"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.intervals import Interval, mean_interval, share_interval
 from envkit.metrics.table import summary_rows
-from envkit.tokens import SanityStatus
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.plain import plain_float
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS
@@ -117,7 +117,7 @@ def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]
     means = [fmean(row.reward or 0.0 for row in members) for members in groups.values()]
     return {
         "mean": fmean(row.reward or 0.0 for row in rows),
-        **_ends(mean_interval(means)),
+        **ends(mean_interval(means)),
         "groups": len(means),
         "top": max(1.0, *(row.reward or 0.0 for row in rows)),
         "bottom": min(0.0, *(row.reward or 0.0 for row in rows)),
@@ -130,10 +130,11 @@ def _solved(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow
     shares = [solved_count(members) / len(members) for members in judged if members]
     count = sum(map(len, judged))
     found = share_interval(shares, samples=count) if len(shares) > 1 else None
-    return {"count": solved_count(rows), "of": count, **_ends(found)}
+    return {"count": solved_count(rows), "of": count, **ends(found)}
 
 
-def _ends(interval: Interval | None) -> dict[str, float | None]:
+def ends(interval: Interval | None) -> dict[str, float | None]:
+    """Return the ends of an interval as JSON data; None without one."""
     if interval is None:
         return {"low": None, "high": None}
     return {"low": interval.low, "high": interval.high}

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from envkit.errors import ImageError, StorageError
-from envkit.files import open_regular, storage_errors
+from envkit.files import storage_errors
 from envkit.image_files import MAX_BYTES
+from envkit.open_files import open_regular
 from envkit.rollout.run_settings import RUN_FILE
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.text import counted

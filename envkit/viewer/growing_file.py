@@ -71,6 +71,7 @@ class GrowingFile:
         if self._tail and not self._tail.endswith(b"\n") and found.st_size > self.end:
             return True  # the last line got its newline, and maybe more text
         stream.seek(0)
+        # A run that is played again with --overwrite keeps its file and may already be as long.
         if stream.read(len(self._head)) != self._head:
             return True
         stream.seek(self.end - len(self._tail))
@@ -113,12 +114,12 @@ def stamp_of(found: os.stat_result) -> tuple[int, ...]:
 def is_locked(found: os.stat_result) -> bool:
     """Return whether another process has locked the file for writing.
 
-    It reads the list of locks, because trying to lock the file could make a starting writer fail.
     False if the system does not list its locks.
 
     Args:
         found: Status of the file.
     """
+    # Trying to lock the file instead could make a writer fail that starts at this moment.
     try:
         lines = _LOCKS.read_text("ascii", "replace").splitlines()
     except OSError:

@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from envkit.errors import ImageError, StorageError
-from envkit.files import open_regular
 from envkit.image_files import read_image_file
 from envkit.images import Image
+from envkit.open_files import open_regular
 from envkit.trajectory.image_folder import ImageFolder
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -1,6 +1,5 @@
 """Finds all runs of a folder, reads them in small steps, and summarizes them in a table."""
 
-import threading
 import time
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -46,7 +45,6 @@ class Library:
         self._note = ""
         self._is_scanned = False
         self._next_scan = 0.0
-        self._lock = threading.Lock()
 
     def step(self) -> bool:
         """Scan for new runs if due, else read the next part; return whether there is more to do.
@@ -58,12 +56,14 @@ class Library:
             self._scan(self.folder.find())
             self._check_all()
             taken = time.monotonic() - now
+            # A large folder on a slow disk must not keep the thread busy with looking for runs.
             self._next_scan = time.monotonic() + max(_SCAN_S, 10 * taken)
             return True
         behind = [run for run in self._runs.values() if self._is_wanted(run)]
         if not behind:
             self._check_watched()
             return False
+        # What somebody is looking at comes first, then the newest run.
         chosen = max(behind, key=lambda run: (self._requested.get(run.name, 0.0), run.modified))
         self._refresh(chosen, _SLICE_S)
         self._shrink()
@@ -95,19 +95,18 @@ class Library:
                 self._refresh(run, 0.02)
 
     def _scan(self, found: Found) -> None:
-        with self._lock:
-            before = self._runs
-            self._runs = {
-                name: known
-                if (known := before.get(name)) is not None and known.path == path
-                else LiveRun(name, path, self.folder)
-                for name, path in sorted(found.runs.items())
-            }
-            changed = before.keys() != self._runs.keys()
-            for name in before.keys() - self._runs.keys():
-                self._summaries.pop(name, None)
-                self._freed.discard(name)
-                self._requested.pop(name, None)
+        before = self._runs
+        self._runs = {
+            name: known
+            if (known := before.get(name)) is not None and known.path == path
+            else LiveRun(name, path, self.folder)
+            for name, path in sorted(found.runs.items())
+        }
+        changed = before.keys() != self._runs.keys()
+        for name in before.keys() - self._runs.keys():
+            self._summaries.pop(name, None)
+            self._freed.discard(name)
+            self._requested.pop(name, None)
         changed |= self._read_documents(found)
         changed |= found.note != self._note or not self._is_scanned
         self._note, self._is_scanned = found.note, True
@@ -137,8 +136,10 @@ class Library:
             run = self._runs[name]
             if total <= MAX_BYTES or len(held) == 1:
                 return
+            # They would be read again at once.
             if run.is_behind or run.is_live:
                 continue
+            # The table still needs it after the index is gone.
             self._summary(run)
             self._freed.add(name)
             run.free()
@@ -180,6 +181,7 @@ class Library:
         kept = self._summaries.get(run.name)
         if kept is not None and (kept[0] == run.revision or run.name in self._freed):
             return kept[1]
+        # Before the summary: a change meanwhile makes it out of date.
         revision = run.revision
         made = summary(run)
         self._summaries[run.name] = (revision, made)

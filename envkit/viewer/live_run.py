@@ -119,9 +119,7 @@ class LiveRun:
     def free(self) -> None:
         """Free the index; `refresh` reads it again."""
         with self._lock:
-            self.epoch += 1
-            self.revision += 1
-            self._restart()
+            self._replaced()
 
     def refresh(self, budget_s: float) -> bool:
         """Read new lines; return whether anything changed.
@@ -137,6 +135,7 @@ class LiveRun:
                     self._catch_up(stream, budget_s)
                 self._set_problem("", exists=True)
             except StorageError as error:
+                # It was read before, so it is gone or was replaced: its rows are no longer true.
                 if self._file.end:
                     self._replaced()
                 is_named = os.path.lexists(self.path / FILE_NAME)  # else not created yet, or gone
@@ -168,6 +167,8 @@ class LiveRun:
         """
         is_held = is_locked(found)
         self._was_locked |= is_held
+        # A file that was locked here has its writer here. Only growth that was seen counts: a
+        # copied file may have a recent date.
         if is_held or self._was_locked or not self._has_grown:
             return is_held
         is_done = self.expected is not None and len(self._data.rows) >= self.expected
@@ -182,6 +183,7 @@ class LiveRun:
         if is_live != self.is_live:
             self.is_live = is_live
             self.revision += 1
+        # A rollout writes its metrics when it ends.
         if not is_live:
             self._read_recorded()
 
@@ -200,6 +202,7 @@ class LiveRun:
             row, pieces = checked_row(stored, stored.trajectory), search_pieces(stored.trajectory)
             if not self._data.add(stored.trajectory, row):
                 return
+        # One hostile line must not blank the table of runs.
         except (EnvkitError, *_FOREIGN) as error:
             self._note(f"Left out: line {line.number} cannot be shown: {type(error).__name__}.")
             return
@@ -219,6 +222,7 @@ class LiveRun:
             stamp = stamp_of(file.stat())
             if stamp == self._settings_stamp:
                 return
+            # Before the file is read: one that cannot be read is tried again only when it changes.
             self._settings_stamp = stamp
             document: Any = json.loads(self._folder.read_json(file))
             settings: Any = document["settings"]

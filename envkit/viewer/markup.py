@@ -44,6 +44,14 @@ def _finite(data: Any) -> Any:  # noqa: ANN401  # JSON data
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+def json_text(data: object) -> str:
+    """Return a text as it is, and other JSON data as JSON."""
+    try:
+        return data if isinstance(data, str) else json.dumps(data)
+    except RecursionError:
+        return "…"
+
+
 def safe_html(text: str) -> str:
     """Return escaped HTML text; lone surrogates, which UTF-8 cannot encode, become `?`."""
     return escape(utf8(text))

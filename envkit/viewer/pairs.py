@@ -121,8 +121,10 @@ def _pair_up(
 ) -> None:
     """Pair trunks, or forks, that have equal keys and no partner yet."""
     taken = {id(pair.second) for pair in found.values()}
-    free = (leaf for leaf in second if id(leaf.row) not in taken)
-    waiting = _grouped((leaf for leaf in free if bool(leaf.place) is is_fork), key)
+    waiting: defaultdict[Hashable, list[Leaf]] = defaultdict(list)
+    for leaf in second:
+        if bool(leaf.place) is is_fork and id(leaf.row) not in taken:
+            waiting[key(leaf)].append(leaf)
     for leaf in first:
         if bool(leaf.place) is is_fork and id(leaf.row) not in found:
             group = waiting.get(key(leaf))
@@ -196,12 +198,3 @@ def _seed_key(facts: EpisodeRow) -> Hashable:
 
 def _exact_key(facts: EpisodeRow) -> Hashable:
     return (_seed_key(facts), facts.member)
-
-
-def _grouped(
-    leaves: Iterable[Leaf], key: Callable[[Leaf], Hashable]
-) -> defaultdict[Hashable, list[Leaf]]:
-    groups: defaultdict[Hashable, list[Leaf]] = defaultdict(list)
-    for one in leaves:
-        groups[key(one)].append(one)
-    return groups

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from envkit.images import Image
-from envkit.messages import Message, images_of, text_of
+from envkit.messages import images_of, text_of
 from envkit.metrics.facts import reward_terms
 from envkit.rollout.multi_agent import ROLLOUT_ID
 from envkit.trajectory.checks import Problem
@@ -122,7 +121,7 @@ def episode_row(
         is_broken: Whether a rule is violated or the certificate does not match.
     """
     turns, fault, origin = trajectory.turns, trajectory.fault, trajectory.origin
-    own = trajectory.own_turns
+    own, images = trajectory.own_turns, images_of(trajectory.messages)
     said = [problem.message for problem in problems]
     if fault is not None:
         said.insert(0, fault.message)
@@ -136,7 +135,7 @@ def episode_row(
         rollout=_text(trajectory.metadata, ROLLOUT_ID) or None,
         member=_whole(trajectory.metadata, "member"),
         family=_text(trajectory.task, "family"),
-        task_hash=_digest(to_plain(trajectory.task, "task", _forget)),
+        task_hash=_digest(to_plain(trajectory.task, "task", lambda _: None)),
         replies_hash=_digest([turn.response_text for turn in turns]),
         history_hash=_digest(list(rewrites_of(trajectory).items())),
         excerpt=_excerpt(trajectory),
@@ -155,7 +154,7 @@ def episode_row(
         slowest=_slowest(trajectory),
         not_understood=sum(turn.parse_error is not None for turn in own),
         terms=reward_terms(trajectory),
-        thumbnail=_last_image(trajectory.messages),
+        thumbnail=images[-1].sha256 if images else None,
         flags=_flags(trajectory, is_broken=is_broken),
         note=" ".join(said)[:_NOTE],
     )
@@ -194,11 +193,6 @@ def _slowest(trajectory: Trajectory) -> str:
     return f"turn {turn.turn + 1}, {max(parts, key=lambda part: parts[part])}"
 
 
-def _last_image(messages: tuple[Message, ...]) -> str | None:
-    images = images_of(messages)
-    return images[-1].sha256 if images else None
-
-
 def _flags(trajectory: Trajectory, *, is_broken: bool) -> tuple[str, ...]:
     turns = trajectory.turns
     found = {
@@ -214,10 +208,6 @@ def _flags(trajectory: Trajectory, *, is_broken: bool) -> tuple[str, ...]:
 def _digest(data: object) -> str:
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def _forget(image: Image) -> None:
-    """Ignore an image of a task, which its hash represents."""
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.files import open_regular
 from envkit.metrics.aggregate import Aggregator
+from envkit.open_files import open_regular
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
 from envkit.trajectory.identity import SeenEpisodes
@@ -31,11 +31,17 @@ class RunSource:
     """A trajectory file, a run directory, or trajectories."""
 
     @property
+    def file(self) -> Path | None:
+        """The trajectory file; None for trajectories in memory."""
+        if isinstance(self.given, (str, os.PathLike)):
+            return trajectory_file(self.given)
+        return None
+
+    @property
     def origin(self) -> str:
         """Display name: folder and file, without the rest of the path."""
-        if isinstance(self.given, (str, os.PathLike)):
-            return "/".join(trajectory_file(self.given).resolve().parts[-2:])
-        return "trajectories in memory"
+        file = self.file
+        return "trajectories in memory" if file is None else "/".join(file.resolve().parts[-2:])
 
     @property
     def name(self) -> str:
@@ -77,19 +83,16 @@ class RunSource:
 
     def image_folder(self) -> ImageFolder | None:
         """Return the folder of the image files; None for trajectories in memory."""
-        if isinstance(self.given, (str, os.PathLike)):
-            return ImageFolder(trajectory_file(self.given).parent / IMAGE_FOLDER)
-        return None
+        file = self.file
+        return None if file is None else ImageFolder(file.parent / IMAGE_FOLDER)
 
     def recorded_metrics(self) -> dict[str, float]:
         """Return the metrics that the rollout wrote next to its trajectories; empty without any.
 
         Only the rollout itself knows its wall-clock time. A damaged file is ignored.
         """
-        if not isinstance(self.given, (str, os.PathLike)):
-            return {}
-        file = trajectory_file(self.given)
-        if file.name != FILE_NAME:
+        file = self.file
+        if file is None or file.name != FILE_NAME:
             return {}
         try:
             with open_regular(file.parent / METRICS_FILE) as stream:
@@ -162,10 +165,6 @@ class RunData:
         self.rows.append(row)
         return True
 
-    def add_unreadable(self, stored: StoredLine) -> None:
-        """Add a note about a line that cannot be read."""
-        self.notes.append(unreadable(stored))
-
     def figures(self) -> dict[str, Any]:
         """Return the figures of all episodes as JSON data, cached until something changes."""
         counted = (len(self.rows), self.recorded)
@@ -208,7 +207,7 @@ def read_run(source: Source) -> RunData:
     run.recorded = given.recorded_metrics()
     for stored in given.lines():
         if stored.trajectory is None:
-            run.add_unreadable(stored)
+            run.notes.append(unreadable(stored))
         else:
             run.add(stored.trajectory, checked_row(stored, stored.trajectory))
     return run

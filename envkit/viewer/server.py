@@ -75,6 +75,7 @@ def create_app(library: Library, *, key: str) -> web.Application:
             if refusal is None and not hmac.compare_digest(given.encode(errors="replace"), secret):
                 what = "wrong" if given else "missing"
                 refusal = _problem(401, f"the key is {what}: open the URL that envkit ui printed")
+            # Not `refusal or ...`: a response of aiohttp up to 3.10.11 may be false.
             response = await handler(request) if refusal is None else refusal
             if is_entry and refusal is None:  # the page then removes the key from its URL
                 name = _cookie(request)
@@ -142,6 +143,7 @@ def _refused(request: web.Request, access: Access) -> web.Response | None:
     if refusal is not None:
         return _problem(403, refusal.reason)
     site = request.headers.get("Sec-Fetch-Site", "none")
+    # A link to the page from another site is harmless: the page still needs the key.
     is_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path == "/"
     if site not in _OPEN_SITES and not is_link:
         return _problem(403, "pages from other sites may not use this server")
@@ -203,6 +205,7 @@ async def _diff(request: web.Request) -> web.Response:
     """Compare two runs once both are fully read; until then, report the progress."""
     first, second = _named(request, "first"), _named(request, "second")
     reading = [run.name for run in (first, second) if run.is_behind]
+    # Rows that arrive between two answers would pair episodes with rows that a page lacks.
     if reading:
         count = first.count + second.count
         return await _json(lambda: {"reading": reading, "episodes": count})

@@ -9,7 +9,7 @@ from envkit.ranges import at_least
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.document import Decode, Document
 from envkit.viewer.episodes import episode
-from envkit.viewer.run import RunData, RunSource, Source
+from envkit.viewer.run import RunData, RunSource, Source, unreadable
 from envkit.viewer.search import search_pieces
 
 MAX_EPISODES: Final = 10_000
@@ -119,7 +119,7 @@ def _read(source: RunSource, name: str | None, document: Document, max_episodes:
     document.start_run()
     for stored in source.lines():
         if stored.trajectory is None:
-            run.add_unreadable(stored)
+            run.notes.append(unreadable(stored))
             continue
         found = episode(stored.trajectory, stored.certificate, number=stored.line, folder=folder)
         if run.add(stored.trajectory, found.row) and len(run.rows) <= max_episodes:

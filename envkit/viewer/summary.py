@@ -1,6 +1,5 @@
 """A row of the run table, as JSON data."""
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -9,6 +8,7 @@ from typing import Any, Final, cast
 
 from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.live_run import LiveRun
+from envkit.viewer.markup import json_text
 from envkit.viewer.rows import EpisodeRow
 
 _BUCKETS: Final = 24
@@ -114,12 +114,5 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
         if inner and name.count(".") < _MAX_DEPTH:
             waiting += [(f"{name}.{key}", inner[key]) for key in reversed(inner)]
         else:
-            found[name[:_MAX_TEXT]] = _as_text(cast("object", value))[:_MAX_TEXT]
+            found[name[:_MAX_TEXT]] = json_text(cast("object", value))[:_MAX_TEXT]
     return found
-
-
-def _as_text(value: object) -> str:
-    try:
-        return value if isinstance(value, str) else json.dumps(value)
-    except RecursionError:
-        return "…"

@@ -56,9 +56,9 @@ def number(value: object, digits: int = 2) -> str:
     return text.replace("-", _MINUS)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def signed(value: float) -> str:
     """Return a number with its sign."""
-    return ("+" if value > 0 else _MINUS if value < 0 else "") + number(abs(value), digits)
+    return ("+" if value > 0 else _MINUS if value < 0 else "") + number(abs(value))
 
 
 def percent(share: float) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from envkit.env import Observation
 from envkit.ranges import at_least
@@ -75,9 +75,7 @@ class BudgetText(EnvWrapper):
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return the environment's shorter form or a cut one; None if neither fits."""
-        inner = cast(
-            "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
-        )
+        inner = self.inner_shorten(observation, tokens)
         if inner is not None:
             return self._within(inner)
         room = (tokens - _TEMPLATE_TOKENS) // 2  # the other half is for later turns

@@ -50,3 +50,8 @@ class EnvWrapper(gymnasium.Wrapper[Observation, str, Observation, str], RecordCo
     def inner(self) -> Env:
         """The unwrapped environment."""
         return cast(Env, self.unwrapped)
+
+    def inner_shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return what `shorten` of the wrapped environment returns."""
+        shorten = self.env.get_wrapper_attr("shorten")
+        return cast("Observation | None", shorten(observation, tokens))

@@ -6,7 +6,7 @@ images.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from PIL import Image as PilImage
 
@@ -69,9 +69,7 @@ class ImageWrapper(EnvWrapper):
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return the environment's shorter form, with its own additional images replaced too."""
-        shorter = cast(
-            "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
-        )
+        shorter = self.inner_shorten(observation, tokens)
         return None if shorter is None else self._changed(shorter, known=observation["images"])
 
     def _changed(self, observation: Observation, known: Sequence[Image] = ()) -> Observation:

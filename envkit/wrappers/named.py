@@ -33,32 +33,23 @@ def _inject_faults(*, delay_s: float = 0.05, **arguments: Any) -> Wrap:  # noqa:
     return partial(InjectFaults, plan=plan, delay_s=delay_s)
 
 
+_TAKERS: Final[Mapping[str, tuple[type, ...]]] = {
+    "blank-image": (BlankImage,),
+    "budget-text": (BudgetText,),
+    "curriculum": (Curriculum, LevelProgress),
+    "inject-faults": (InjectFaults, FaultPlan),
+    "record-episode": (RecordEpisode,),
+    "rescale-reward": (RescaleReward,),
+    "swap-image": (SwapImage,),
+}
+"""Name -> the wrapper, and the class of the state that the environments of a rollout share. They
+take the arguments."""
+_SHARING: Final = {"curriculum": _curriculum, "inject-faults": _inject_faults}
 WRAPPERS: Final[Mapping[str, Callable[..., Wrap]]] = MappingProxyType(
-    {
-        "blank-image": partial(partial, BlankImage),
-        "budget-text": partial(partial, BudgetText),
-        "curriculum": _curriculum,
-        "inject-faults": _inject_faults,
-        "record-episode": partial(partial, RecordEpisode),
-        "rescale-reward": partial(partial, RescaleReward),
-        "swap-image": partial(partial, SwapImage),
-    }
+    {name: _SHARING.get(name, partial(partial, takers[0])) for name, takers in _TAKERS.items()}
 )
 """Name -> a function that takes the wrapper's arguments and returns a `Wrap`. State that the
 environments of a rollout share, such as a fault plan or curriculum progress, is created once."""
-
-_TAKERS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
-    {
-        "blank-image": (BlankImage,),
-        "budget-text": (BudgetText,),
-        "curriculum": (Curriculum, LevelProgress),
-        "inject-faults": (InjectFaults, FaultPlan),
-        "record-episode": (RecordEpisode,),
-        "rescale-reward": (RescaleReward,),
-        "swap-image": (SwapImage,),
-    }
-)
-"""Name -> the callable that takes its arguments."""
 
 IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
 """Wrappers that have no effect unless an image is shown."""

@@ -56,7 +56,7 @@ class ShapeReward(EnvWrapper):
         after = 0.0 if terminated or truncated else self._measured()
         bonus = self.gamma * after - before
         told = _with_term(info, SHAPING_TERM, bonus)
-        return observation, _number(reward) + bonus, terminated, truncated, told
+        return observation, float(reward) + bonus, terminated, truncated, told
 
     def _measured(self) -> float:
         value = float(self.potential(self.inner))
@@ -101,16 +101,12 @@ class RescaleReward(EnvWrapper):
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
         """Play one reply and change its reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        plain = _number(reward)
+        plain = float(reward)
         changed = plain * self.scale + self.shift
         changed = changed if self.low is None else max(self.low, changed)
         changed = changed if self.high is None else min(self.high, changed)
         told = _with_term(info, RESCALED_TERM, changed - plain) if changed != plain else info
         return observation, changed, terminated, truncated, told
-
-
-def _number(reward: Any) -> float:  # noqa: ANN401  # Gymnasium's SupportsFloat
-    return float(reward)
 
 
 def _with_term(info: dict[str, Any], name: str, value: float) -> dict[str, Any]:

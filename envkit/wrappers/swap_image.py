@@ -1,9 +1,7 @@
 """Swaps images between tasks: the text is correct, the images are wrong."""
 
 import copy
-from typing import Any, ClassVar, Final, cast
-
-import gymnasium
+from typing import ClassVar, Final, cast
 
 from envkit.env import Env
 from envkit.errors import ConfigurationError
@@ -56,7 +54,9 @@ class SwapImage(ImageWrapper):
             ConfigurationError: No task starts with a different image.
         """
         if self._donor is None:
-            self._donor = _remade(self.inner) if self.inner.spec else _copy(self.inner)
+            spec = self.inner.spec
+            made = _copy(self.inner) if spec is None else spec.make(disable_env_checker=True)
+            self._donor = cast(Env, made.unwrapped)
         for attempt in range(_ATTEMPTS):
             drawn = derive_seed("swap-image", self.seed, image.sha256, index, attempt)
             pictures = self._donor.reset(seed=drawn).observation["images"]
@@ -87,8 +87,3 @@ def _copy(env: Env) -> Env:
             f"SwapImage needs a second {type(env).__name__}, which cannot be copied ({error!r}); "
             "make the environment by its id"
         ) from error
-
-
-def _remade(env: Env) -> Env:
-    made: Any = gymnasium.make(cast(Any, env.spec), disable_env_checker=True)
-    return cast(Env, made.unwrapped)

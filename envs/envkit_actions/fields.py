@@ -15,6 +15,8 @@ MAX_SECONDS: Final = 600.0
 """Longest wait."""
 MAX_SCROLL: Final = 100_000
 """Longest scroll in pixels."""
+DIRECTIONS: Final = ("up", "down", "left", "right")
+"""Of a scroll."""
 MAX_PATH: Final = 100
 """Maximum points of a drag."""
 _FAR: Final = 10**9
@@ -189,6 +191,10 @@ class Fields:
             f"'{key}' must be one of {', '.join(options)}, got {quoted(value)}"
         )
 
+    def direction(self, key: str) -> str:
+        """Return one of `DIRECTIONS`."""
+        return self.choice(key, {word: word for word in DIRECTIONS})
+
     def flag(self, key: str, *, default: bool) -> bool:
         """Return true or false."""
         value = self.get(key) if self.has(key) else default
@@ -196,9 +202,9 @@ class Fields:
             raise MalformedActionError(f"'{key}' must be true or false, got {quoted(value)}")
         return value
 
-    def button(self, key: str = "button") -> Button:
-        """Return a mouse button; left if the field is missing."""
-        return self.choice(key, {button.value: button for button in Button}, Button.LEFT)
+    def button(self) -> Button:
+        """Return the mouse button `button`; left if the field is missing."""
+        return self.choice("button", {button.value: button for button in Button}, Button.LEFT)
 
     def keys(self, key: str) -> tuple[str, ...]:
         """Return keys from a list of names, or from a string such as "ctrl+c"."""

@@ -3,13 +3,14 @@
 import random
 from typing import Any, ClassVar, Final, cast
 
-from envkit.audit_hooks import AuditHooks
+from envkit import ranges
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_canary.auditing import hooks
+from envkit_canary.certifying import hooks
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
 from envkit_canary.reply import read_code
@@ -22,13 +23,11 @@ _LONGEST_CODE: Final = 16
 class CodeTasks:
     """Endless tasks: `{"codes": [...], "look": n}`, one code per turn."""
 
+    size: int | None = None
+    """None: there is a task for every index."""
+
     def __init__(self, *, turns: int, length: int, alphabet: str) -> None:
         self._turns, self._length, self._alphabet = turns, length, alphabet
-
-    @property
-    def size(self) -> int | None:
-        """None: there is a task for every index."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the task at this index."""
@@ -82,11 +81,8 @@ class CanaryEnv(Env):
         Raises:
             ConfigurationError: A number is out of range, or a character cannot be drawn.
         """
-        if turns < 1 or not 1 <= length <= _LONGEST_CODE:
-            raise ConfigurationError(
-                f"turns must be at least 1 and length from 1 to {_LONGEST_CODE}, "
-                f"got turns={turns} and length={length}"
-            )
+        ranges.at_least(1, turns=turns)
+        ranges.within(1, _LONGEST_CODE, length=length)
         if len(set(alphabet)) < max(2, len(alphabet)) or not set(alphabet) <= set(GLYPHS):
             raise ConfigurationError(
                 "alphabet must be two or more different characters of A-Z and 0-9, "
@@ -145,8 +141,8 @@ class CanaryEnv(Env):
         """Return a policy that reads the code from the task instead of the image."""
         return _answer
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return blind guesses and a second reader of codes; see `auditing`."""
+    def certification_hooks(self) -> CertificationHooks:
+        """Return blind guesses and a second reader of codes; see `certifying`."""
         return hooks(self._alphabet)
 
     def _picture(self, turn: int) -> Image:

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from envkit import ranges
 from envkit.env import Capabilities, Env, Policy, Turn
-from envkit.errors import ConfigurationError, DatasetError
+from envkit.errors import DatasetError
 from envkit.marks import Mark
-from envkit.ranges import at_least
 from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind, Status
@@ -28,7 +28,6 @@ from envkit_desktop.theme import THEMES
 
 WIDTH: Final = 672
 HEIGHT: Final = 448
-_LARGEST: Final = (1920, 1200)
 
 
 class ComputerUseEnv(Env):
@@ -95,12 +94,9 @@ class ComputerUseEnv(Env):
             UnknownNameError: There is no such action family or family of tasks.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        if not (WIDTH <= width <= _LARGEST[0] and HEIGHT <= height <= _LARGEST[1]):
-            raise ConfigurationError(
-                f"the screen must have {WIDTH}x{HEIGHT} to {_LARGEST[0]}x{_LARGEST[1]} pixels, "
-                f"got {width}x{height}"
-            )
-        at_least(0, shaping=shaping)
+        ranges.within(WIDTH, 1920, width=width)
+        ranges.within(HEIGHT, 1200, height=height)
+        ranges.at_least(0, shaping=shaping)
         self.dialect = Dialect(action, width, height)
         self.tools = self.dialect.tools
         self.tasks = DesktopTasks(level=level, families=families, split=split)

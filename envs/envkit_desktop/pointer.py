@@ -126,14 +126,7 @@ def _drop(desk: Desktop, widget: Widget, x: int, y: int) -> None:
     source, hit = desk.window_of(widget), hit_test(desk, x, y)
     if source is None or hit is None or hit.chain[-1][0] is widget:
         return
-    desk.tell(
-        Event(
-            window=source,
-            source=widget,
-            kind="dropped",
-            target=hit.chain[-1][0],
-        )
-    )
+    desk.tell(Event(window=source, source=widget, kind="dropped", target=hit.chain[-1][0]))
 
 
 def click(desk: Desktop, x: int, y: int, button: MouseButton, times: int = 1) -> str | None:

@@ -4,8 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.ranges import one_of
+from envkit import ranges
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_desktop.families import FAMILIES
@@ -28,6 +27,9 @@ _POPUPS: Final = (
 class DesktopTasks:
     """Tasks of all families, or of some."""
 
+    size: int | None = None
+    """None: the source is endless."""
+
     def __init__(
         self,
         *,
@@ -48,21 +50,11 @@ class DesktopTasks:
             ConfigurationError: A value is out of range.
             UnknownNameError: A family does not exist.
         """
-        one_of("split", split, ("train", "test"))
-        one_of("level", level, (*LEVELS, None))
-        names = sorted(FAMILIES if families is None else set(families))
-        for name in names:
-            if name not in FAMILIES:
-                raise UnknownNameError.suggest("desktop family", name, FAMILIES)
-        if not names:
-            raise ConfigurationError("families must name at least one family, got none")
+        ranges.one_of("split", split, ("train", "test"))
+        ranges.one_of("level", level, (*LEVELS, None))
         self._levels = LEVELS if level is None else (level,)
-        self._families, self._split, self._seed = names, split, checked_seed(seed)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
+        self._families = ranges.some_of("desktop family", families, FAMILIES)
+        self._split, self._seed = split, checked_seed(seed)
 
     def task(self, index: int) -> Task:
         """Return the task at this index as JSON data."""

@@ -73,6 +73,8 @@ class DatasetSource:
         unread: Mapping[str, Sequence[int]],
     ) -> None:
         self._tasks = tasks
+        self.size = len(tasks)
+        """Number of usable rows."""
         self.unread: Mapping[str, tuple[int, ...]] = {
             name: tuple(rows) for name, rows in unread.items()
         }
@@ -82,19 +84,14 @@ class DatasetSource:
         self.flavours: tuple[Flavour, ...] = tuple(sorted(set(flavours)))
         """Column layouts that were found."""
 
-    @property
-    def size(self) -> int | None:
-        """Number of usable rows."""
-        return len(self._tasks)
-
     def task(self, index: int) -> Task:
         """Return the row at this index.
 
         Raises:
             DatasetError: There is no such row.
         """
-        if not 0 <= index < len(self._tasks):
-            raise DatasetError(f"the dataset has rows 0 to {len(self._tasks) - 1}, got {index}")
+        if not 0 <= index < self.size:
+            raise DatasetError(f"the dataset has rows 0 to {self.size - 1}, got {index}")
         return dict(self._tasks[index])
 
 

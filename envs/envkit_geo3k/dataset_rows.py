@@ -67,9 +67,12 @@ def read_row(
         raise RowSkippedError("no question")
     if not answer:
         raise RowSkippedError("no answer")
-    choices, labels = _choices(row)
-    if choices:
-        answer = _letter(row, choices, labels)
+    try:
+        choices, labels = _choices(row)
+        if choices:
+            answer = letter_of(_stated_answer(row), choices, labels)
+    except ValueError as error:
+        raise RowSkippedError(str(error)) from error
     pictures = list(_pictures(row))
     tags = raw.count(IMAGE_TAG)
     if not pictures:
@@ -151,21 +154,15 @@ def _stated_answer(row: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
 
 
 def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the choices and their labels; empty for an open question."""
+    """Return the choices and their labels; empty for an open question.
+
+    Raises:
+        ValueError: They cannot be read.
+    """
     value: Any = row.get("choices") if row.get("choices") is not None else row.get("options")
     if value in (None, "", [], "[]"):  # suites mark open questions this way
         return (), ()
-    try:
-        return read_choices(value)
-    except ValueError as error:
-        raise RowSkippedError(str(error)) from error
-
-
-def _letter(row: Mapping[str, Any], choices: Sequence[str], labels: Sequence[str]) -> str:
-    try:
-        return letter_of(_stated_answer(row), choices, labels)
-    except ValueError as error:
-        raise RowSkippedError(str(error)) from error
+    return read_choices(value)
 
 
 def is_image_column(name: str) -> bool:

@@ -112,11 +112,12 @@ def given_angle(a: str, vertex: str, b: str, degrees: ExactLike) -> Given:
     )
 
 
-def given_text(measure: Measure, name: str, value: ExactLike, sign: str = "") -> Given:
-    """Return a given stated only in the text, such as an area. The sign follows the value."""
+def given_text(measure: Measure, name: str, value: ExactLike) -> Given:
+    """Return a given stated only in the text, such as an area."""
     exact = Exact.of(value)
-    text = exact.plain() + sign
-    return Given(measure=measure, value=exact, name=name, text=text, at=(), shown=Shown.TEXT)
+    return Given(
+        measure=measure, value=exact, name=name, text=exact.plain(), at=(), shown=Shown.TEXT
+    )
 
 
 class Draft:

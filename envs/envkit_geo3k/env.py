@@ -3,11 +3,11 @@
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit import ranges
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -152,9 +152,9 @@ class Geo3kEnv(Env):
         """Return a policy that checks the right answer with `calc_score`, then boxes it."""
         return oracle()
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return guesses from the text and a second grader; see `auditing`."""
-        from envkit_geo3k.auditing import hooks
+    def certification_hooks(self) -> CertificationHooks:
+        """Return guesses from the text and a second grader; see `certifying`."""
+        from envkit_geo3k.certifying import hooks
 
         return hooks()
 
@@ -233,9 +233,7 @@ class Geo3kEnv(Env):
 
     def _call(self, call: ToolCall, dropped: int) -> _Outcome:
         if isinstance(call.arguments.get("answer"), int | float):  # accept a number as an answer
-            call = ToolCall(
-                name=call.name, arguments={"answer": str(call.arguments["answer"])}, id=call.id
-            )
+            call = replace(call, arguments={"answer": str(call.arguments["answer"])})
         errors = call_errors(call, self.tools)
         record: dict[str, Any] = {"tool_call": _recorded(call), "marks": [self._mark(call, errors)]}
         if errors:
@@ -251,13 +249,8 @@ class Geo3kEnv(Env):
         if not dropped:
             return outcome
         note = f" Only the first call of a reply is run; {dropped} more were left out."
-        return _Outcome(
-            text=outcome.text + note,
-            images=outcome.images,
-            role=outcome.role,
-            info={**outcome.info, "dropped_calls": dropped},
-            penalty=outcome.penalty,
-        )
+        info = {**outcome.info, "dropped_calls": dropped}
+        return replace(outcome, text=outcome.text + note, info=info)
 
     def _mark(self, call: ToolCall, errors: Sequence[str]) -> Mark:
         """Return the mark of a call; a zoom refers to the figure, not to a later image."""

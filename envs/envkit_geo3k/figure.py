@@ -123,12 +123,12 @@ class Frame:
         return self.position(*self._points[name])
 
 
-def arc_positions(center: Point, start: Point, end: Point, step: float = 10.0) -> list[Point]:
-    """Return positions along the counter-clockwise arc from start to end, every few degrees."""
+def arc_positions(center: Point, start: Point, end: Point) -> list[Point]:
+    """Return positions along the counter-clockwise arc from start to end, every ten degrees."""
     first = math.atan2(start[1] - center[1], start[0] - center[0])
     sweep = (math.atan2(end[1] - center[1], end[0] - center[0]) - first) % (2 * math.pi)
     radius = math.dist(center, start)
-    count = max(2, math.ceil(math.degrees(sweep) / step))
+    count = max(2, math.ceil(math.degrees(sweep) / 10))
     turns = [first + sweep * n / count for n in range(count + 1)]
     return [(center[0] + radius * math.cos(t), center[1] + radius * math.sin(t)) for t in turns]
 

@@ -72,14 +72,6 @@ def _perimeter(*corners: Point) -> float:
     return sum(distance(a, b) for a, b in pairs)
 
 
-def _plus(*values: float) -> float:
-    return math.fsum(values)
-
-
-def _times(*values: float) -> float:
-    return math.prod(values)
-
-
 def _over(a: float, b: float) -> float:
     return a / b
 
@@ -104,9 +96,9 @@ _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
 _ON_NUMBERS: Final[dict[str, Callable[..., float]]] = {
     "minus": operator.sub,
     "over": _over,
-    "plus": _plus,
+    "plus": lambda *values: math.fsum(values),
     "root": math.sqrt,
     "round": _round,
     "solve": _solve,
-    "times": _times,
+    "times": lambda *values: math.prod(values),
 }

@@ -4,8 +4,8 @@ import json
 import random
 from typing import Any, Final
 
+from envkit import ranges
 from envkit.env import Policy, PolicyContext
-from envkit.errors import ConfigurationError
 from envkit_geo3k.grading import grade
 
 _MALFORMED: Final = (
@@ -47,9 +47,7 @@ def noisy_oracle(
     Raises:
         ConfigurationError: A probability is not within 0 to 1.
     """
-    for name, value in {"p": p, "malformed": malformed, "zoom": zoom, "check": check}.items():
-        if not 0 <= value <= 1:
-            raise ConfigurationError(f"{name} must be 0 to 1, got {value}")
+    ranges.within(0, 1, p=p, malformed=malformed, zoom=zoom, check=check)
 
     def reply(context: PolicyContext) -> str:
         episode = random.Random(f"geo3k noisy oracle {context.seed}")

@@ -2,6 +2,10 @@
 
 Training and test problems never share their numbers: a hash of the family and its numbers decides
 the split, so the same triangle is in the same split at every level and with any letters.
+
+`harden` turns a level 3 problem into level 4: it moves a given and adds a distractor. Distractors
+are true: a segment is lengthened by a stated amount, or a figure of angles gets an unneeded length.
+The figure stays to scale.
 """
 
 import contextlib
@@ -14,15 +18,24 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from envkit import ranges
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError
 from envkit.seeds import checked_seed
 from envkit.tasks import Task
-from envkit_geo3k.draft import Draft, Given, Level, Question, Shown, Unsuitable
+from envkit_geo3k.draft import (
+    Draft,
+    Given,
+    Level,
+    Question,
+    Shown,
+    Unsuitable,
+    between,
+    given_length,
+)
 from envkit_geo3k.drawing import finish, paint
 from envkit_geo3k.families import FAMILIES
 from envkit_geo3k.figure import MAX_SIZE, MIN_SIZE, Figure, Frame
-from envkit_geo3k.harden import harden
 from envkit_geo3k.labels import LabelRequest, place_labels
+from envkit_geo3k.measure import angle_at, distance
 
 Split = Literal["train", "test"]
 
@@ -38,6 +51,9 @@ _MIN_GAP_PIXELS: Final = 26
 
 class ProceduralSource:
     """An endless source of generated geometry problems."""
+
+    size: int | None = None
+    """None: the source is endless."""
 
     def __init__(
         self,
@@ -63,26 +79,12 @@ class ProceduralSource:
         """
         ranges.one_of("split", split, ("train", "test"))
         ranges.one_of("level", level, (*LEVELS, None))
-        if not MIN_SIZE <= image_size <= MAX_SIZE:
-            raise ConfigurationError(
-                f"image_size must be {MIN_SIZE} to {MAX_SIZE} pixels, got {image_size}"
-            )
-        names = sorted(FAMILIES if families is None else set(families))
-        for name in names:
-            if name not in FAMILIES:
-                raise UnknownNameError.suggest("geometry family", name, FAMILIES)
-        if not names:
-            raise ConfigurationError("families must name at least one family, got none")
+        ranges.within(MIN_SIZE, MAX_SIZE, image_size=image_size)
         self._split = split
         self._levels = LEVELS if level is None else (level,)
-        self._families = names
+        self._families = ranges.some_of("geometry family", families, FAMILIES)
         self._image_size = image_size
         self._seed = checked_seed(seed)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the problem at this index as JSON data.
@@ -281,3 +283,99 @@ def _enumerate(phrases: Sequence[str]) -> str:
     if len(phrases) == 1:
         return phrases[0]
     return ", ".join(phrases[:-1]) + " and " + phrases[-1]
+
+
+def harden(draft: Draft) -> None:
+    """Move one given from the figure to the text and add a distractor if one fits.
+
+    A number that the answer needs stays in the figure, so the text alone never gives the answer. A
+    problem whose only such number cannot move gets a distractor in the text instead.
+    """
+    shown = Shown.FIGURE if _move_a_given(draft) else Shown.TEXT
+    if draft.is_upright:
+        return
+    if _has_lengths(draft):
+        _lengthen(draft, shown)
+    else:
+        _add_length(draft, shown)
+
+
+def _move_a_given(draft: Draft) -> bool:
+    in_figure = [n for n, given in enumerate(draft.givens) if given.shown is Shown.FIGURE]
+    label = draft.question.label if draft.question is not None else None
+    needed = len(in_figure) + (label is not None and label.text.strip("x°") != "")
+    movable = [n for n in in_figure if not draft.givens[n].stays]
+    if needed < 2 or not movable:
+        return False
+    n = draft.rng.choice(movable)
+    given = draft.givens[n]
+    draft.givens[n] = given.moved_to_text()
+    mark = ("angle", *given.at, 1)
+    if mark in draft.shapes:
+        draft.shapes.remove(mark)
+    return True
+
+
+def _has_lengths(draft: Draft) -> bool:
+    measures = [str(given.measure) for given in draft.givens]
+    if draft.question is not None:
+        measures.append(str(draft.question.goal))
+    return any("length" in text or "area" in text for text in measures)
+
+
+def _drawn_segments(draft: Draft) -> list[tuple[str, str]]:
+    named = [shape for shape in draft.shapes if shape[0] == "segment"]
+    return [(a, b) for _, a, b in named if not {a, b} & draft.unnamed]
+
+
+def _add_length(draft: Draft, shown: Shown) -> None:
+    """Scale a figure of angles so that one of its segments has a whole length, and say so."""
+    whole = [pair for pair in _drawn_segments(draft) if not _is_divided(draft, *pair)]
+    a, b = draft.rng.choice(whole)
+    length = draft.rng.randint(5, 60)
+    factor = length / distance(draft.points[a], draft.points[b])
+    draft.points = {name: (x * factor, y * factor) for name, (x, y) in draft.points.items()}
+    draft.shapes = [
+        (shape[0], shape[1], shape[2] * factor) if shape[0] == "circle" else shape
+        for shape in draft.shapes
+    ]
+    draft.give(replace(given_length(a, b, length), shown=shown))
+
+
+def _is_divided(draft: Draft, a: str, b: str) -> bool:
+    """Whether a point lies within the segment, whose label could be read as that of a part."""
+    start, end = draft.points[a], draft.points[b]
+    others = [position for name, position in draft.points.items() if name not in (a, b)]
+    return any(angle_at(start, other, end) > 179 for other in others)
+
+
+def _lengthen(draft: Draft, shown: Shown) -> None:
+    """Extend a segment beyond its end, in a free direction, by a whole length."""
+    candidates = _drawn_segments(draft)
+    draft.rng.shuffle(candidates)
+    for pair in candidates:
+        a, b = draft.rng.sample(pair, 2)
+        start, end = draft.points[a], draft.points[b]
+        extra = max(2, round(_diameter(draft) * draft.rng.uniform(0.13, 0.42)))
+        tip = between(start, end, 1 + extra / distance(start, end))
+        stated = [
+            float(given.value) for given in draft.givens
+        ]  # the radius, to a point of a circle
+        if extra not in stated and _is_free(draft, b, tip):
+            (name,) = draft.names(1)
+            draft.put(name, *tip)
+            draft.segments(b + name)
+            draft.give(replace(given_length(b, name, extra), shown=shown))
+            return
+
+
+def _diameter(draft: Draft) -> float:
+    points = list(draft.points.values())
+    return max(math.dist(a, b) for a in points for b in points)
+
+
+def _is_free(draft: Draft, end: str, tip: tuple[float, float]) -> bool:
+    """Whether no other point lies near the ray from the end to the tip."""
+    here = draft.points[end]
+    others = [position for name, position in draft.points.items() if name != end]
+    return all(angle_at(tip, here, other) > 25 for other in others)

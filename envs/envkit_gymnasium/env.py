@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from envkit import ranges
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -50,10 +50,8 @@ def _played_env(context: PolicyContext) -> "GymnasiumEnv":
 class SeedTasks:
     """Endless tasks: `{"seed": n}`, the seed for the inner environment's reset."""
 
-    @property
-    def size(self) -> int | None:
-        """None: there is a task for every index."""
-        return None
+    size: int | None = None
+    """None: there is a task for every index."""
 
     def task(self, index: int) -> Task:
         """Return the task at this index."""
@@ -265,10 +263,10 @@ class GymnasiumEnv(Env):
 
         return answer
 
-    def audit_hooks(self) -> AuditHooks:
+    def certification_hooks(self) -> CertificationHooks:
         """Return the inner environment's reward threshold, if registered."""
         threshold: float | None = getattr(self._inner.spec, "reward_threshold", None)
-        return AuditHooks(best_return=threshold)
+        return CertificationHooks(best_return=threshold)
 
     def random_reply(self, seed: int) -> str:
         """Return a reply that plays a random action drawn with the seed."""

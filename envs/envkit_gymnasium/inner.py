@@ -9,14 +9,7 @@ from typing import Any, Final, cast
 
 import gymnasium
 
-from envkit import ranges
-from envkit.errors import (
-    ConfigurationError,
-    EnvFault,
-    EnvkitError,
-    FaultKind,
-    MissingDependencyError,
-)
+from envkit import errors, ranges
 from envkit_gymnasium.names import class_key
 
 GymEnv = gymnasium.Env[Any, Any]
@@ -71,16 +64,16 @@ def make_inner(env: Maker, arguments: Mapping[str, Any], view: View) -> GymEnv:
             made: object = env(**options)
         else:
             made = cast(Any, gymnasium.make)(env, disable_env_checker=True, **options)
-    except EnvkitError:
+    except errors.EnvkitError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing(env, error) from error
     except Exception as error:  # a foreign constructor may raise anything
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"the environment {_name(env)!r} cannot be made with {options!r:.200}: {error!r:.300}"
         ) from error
     if not isinstance(made, gymnasium.Env):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"env must make a gymnasium.Env, got {type(made).__name__} from {_name(env)!r}"
         )
     return cast(GymEnv, made)
@@ -95,7 +88,9 @@ def choose_view(env: Maker, arguments: Mapping[str, Any], view: str) -> View:
     """
     ranges.one_of("view", view, View)
     if "render_mode" in arguments:
-        raise ConfigurationError("pass view= instead of the argument 'render_mode' of env_kwargs")
+        raise errors.ConfigurationError(
+            "pass view= instead of the argument 'render_mode' of env_kwargs"
+        )
     if view == View.STATE:
         return View.STATE
     probe = make_inner(env, arguments, View.STATE)
@@ -104,7 +99,7 @@ def choose_view(env: Maker, arguments: Mapping[str, Any], view: str) -> View:
     if view == View.AUTO:
         return View.ANSI if View.ANSI in modes else View.STATE
     if view not in modes:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"the environment {_name(env)!r} does not render {view!r}; it renders {modes}. "
             "view='state' shows its observation"
         )
@@ -153,19 +148,20 @@ def foreign(what: str, inner: GymEnv) -> Generator[None]:
     """
     try:
         yield
-    except EnvkitError:
+    except errors.EnvkitError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing(str(inner), error) from error
     except Exception as error:  # foreign code may raise anything
         shown = repr(error)[:_SHOWN]
-        raise EnvFault(
-            f"{what}() of the inner environment {inner} failed: {shown}", kind=FaultKind.CRASHED
+        raise errors.EnvFault(
+            f"{what}() of the inner environment {inner} failed: {shown}",
+            kind=errors.FaultKind.CRASHED,
         ) from error
 
 
-def _missing(env: Maker, error: Exception) -> MissingDependencyError:
-    return MissingDependencyError(f"the environment {_name(env)!r}: {error}")
+def _missing(env: Maker, error: Exception) -> errors.MissingDependencyError:
+    return errors.MissingDependencyError(f"the environment {_name(env)!r}: {error}")
 
 
 def _name(env: Maker) -> str:

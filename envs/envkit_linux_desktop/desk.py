@@ -12,8 +12,10 @@ from typing import Any, Final
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON
-from envkit_sandbox import Channel, Home, SandboxSpec, first_process, spawn, watch
-from envkit_sandbox.bubblewrap import end
+from envkit_sandbox.bubblewrap import SandboxSpec, end, first_process, spawn
+from envkit_sandbox.channel import Channel
+from envkit_sandbox.home import Home
+from envkit_sandbox.watchdog import watch
 
 HOME: Final = "/home/user"
 _START_SECONDS: Final = 20.0

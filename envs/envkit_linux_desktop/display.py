@@ -19,8 +19,7 @@ from PIL import Image as PilImage
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.images import Image
-from envkit_sandbox import Sandbox, SandboxSpec, spawn
-from envkit_sandbox.bubblewrap import end
+from envkit_sandbox.bubblewrap import Sandbox, SandboxSpec, end, spawn
 
 _START_SECONDS: Final = 10.0
 _MANAGER: Final = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST", "_NET_WORKAREA")

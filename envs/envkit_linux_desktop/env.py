@@ -5,8 +5,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
+from envkit import ranges
 from envkit.env import Capabilities, Env, Policy, Turn
-from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit.errors import EnvFault, EnvkitError, FaultKind
 from envkit.grading import Grade, UngradedError, settle
 from envkit.marks import Mark
 from envkit.tasks import Task
@@ -20,14 +21,11 @@ from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.display import encoded
 from envkit_linux_desktop.performing import LONGEST_WAIT, Performer
 from envkit_linux_desktop.policies import nothing, oracle
-from envkit_linux_desktop.pool import Pool
-from envkit_linux_desktop.session import Session
+from envkit_linux_desktop.session import Pool, Session
 from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
-from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.scenario import Scenario
 
-_SMALLEST: Final = (800, 600)
-_LARGEST: Final = (2560, 1600)
 _ACTION_SECONDS: Final = 30.0
 """Maximum seconds of one action, without its own waiting."""
 _REPLY_SECONDS: Final = 120.0
@@ -104,20 +102,14 @@ class LinuxDesktopEnv(Env):
             UnknownNameError: There is no such action family, task family or application.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        size = (width, height)
-        if not all(
-            low <= n <= high for low, n, high in zip(_SMALLEST, size, _LARGEST, strict=True)
-        ):
-            raise ConfigurationError(
-                f"the screen must have 800x600 to 2560x1600 pixels, got {width}x{height}"
-            )
-        if not 0 <= ready <= 64:
-            raise ConfigurationError(f"ready must be from 0 to 64, got {ready}")
+        ranges.within(800, 2560, width=width)
+        ranges.within(600, 1600, height=height)
+        ranges.within(0, 64, ready=ready)
         self.dialect = Dialect(action, width, height)
         self.tools = self.dialect.tools
         self.tasks = LinuxDesktopTasks(level=level, families=families, apps=apps, split=split)
         self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
-        self._size, self._has_tree = size, has_tree
+        self._size, self._has_tree = (width, height), has_tree
         self._pool = Pool(width, height, size=ready, limits=limits or Limits())
         self._session: Session | None = None
         self._performer: Performer | None = None

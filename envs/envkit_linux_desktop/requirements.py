@@ -7,7 +7,7 @@ from typing import Final
 
 from envkit.errors import MissingDependencyError
 from envkit.system_packages import install_line
-from envkit_sandbox import check_sandbox
+from envkit_sandbox.trial import check_sandbox
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 """The interpreter inside, with Debian's modules."""

@@ -1,4 +1,4 @@
-"""A session: a display and a desk, with windows, input and files."""
+"""A session: a display and a desk, with windows, input and files; and a pool of sessions."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,15 @@ from typing import Final
 from PIL import Image as PilImage
 
 from envkit.closing import Closing
-from envkit.errors import EnvFault, FaultKind
+from envkit.errors import EnvFault, EnvkitError, FaultKind
 from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
-from envkit_sandbox import Home, check_sandbox, first_process, watch
-from envkit_sandbox.bubblewrap import give_to_sandbox
+from envkit_sandbox.bubblewrap import first_process, give_to_sandbox
+from envkit_sandbox.home import Home
+from envkit_sandbox.trial import check_sandbox
+from envkit_sandbox.watchdog import watch
 
 _OFFICE: Final = ("localc", "lowriter", "loimpress")
 _TOOLBARS: Final = (0, 25, 640, 110)
@@ -282,3 +285,76 @@ def _memory_folder() -> str | None:
     # Containers have 64 MB there, the frame buffers of 15 sessions; a full one kills displays.
     has_space = shared.f_bavail * shared.f_frsize >= _MIN_SHARED_MEMORY
     return "/dev/shm" if has_space and os.access("/dev/shm", os.W_OK) else None
+
+
+class Pool(Closing):
+    """Keeps sessions of one kind ready; a thread starts the next ones, one at a time.
+
+    Each session serves one task.
+    """
+
+    def __init__(self, width: int, height: int, *, size: int, limits: Limits) -> None:
+        """Create an empty pool; the first `take` starts sessions.
+
+        Args:
+            width: Screen width in pixels.
+            height: Screen height in pixels.
+            size: Sessions to keep ready; 0 starts each on demand.
+            limits: Resource limits of each session.
+        """
+        self._shape, self._size, self._limits = (width, height), size, limits
+        self._lock = threading.Lock()
+        self._coming: list[Future[Session]] = []
+        self._starter = ThreadPoolExecutor(1, "envkit-desktops") if size else None
+        self._process = os.getpid()
+
+    def take(self) -> Session:
+        """Return a ready session and start the next one; the caller closes it.
+
+        Raises:
+            EnvFault: No session starts.
+            MissingDependencyError: A program or a package is missing.
+        """
+        session = self._ready()
+        self._order()
+        return session or self._start()
+
+    def close(self) -> None:
+        """Close the unused sessions."""
+        if self._starter is None or self._process != os.getpid():  # a fork owns none of them
+            return
+        self._starter.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            coming, self._coming = self._coming, []
+        for one in coming:
+            one.add_done_callback(_discard)
+
+    def _ready(self) -> Session | None:
+        with self._lock:
+            coming = self._coming.pop(0) if self._coming else None
+        if coming is None:
+            return None
+        with suppress(EnvkitError):
+            session = coming.result()
+            try:
+                session.check()
+            except EnvkitError:
+                session.close()
+                raise
+            return session
+        return None
+
+    def _order(self) -> None:
+        if self._starter is None:
+            return
+        with self._lock, suppress(RuntimeError):  # RuntimeError: closed meanwhile
+            while len(self._coming) < self._size:
+                self._coming.append(self._starter.submit(self._start))
+
+    def _start(self) -> Session:
+        return start_session(*self._shape, limits=self._limits)
+
+
+def _discard(coming: "Future[Session]") -> None:
+    if not coming.cancelled() and coming.exception() is None:
+        coming.result().close()

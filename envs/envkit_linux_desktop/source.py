@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
-from envkit.ranges import one_of
+from envkit import ranges
+from envkit.errors import ConfigurationError, DatasetError
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_linux_desktop.tasks import FAMILIES
@@ -14,6 +14,9 @@ from envkit_linux_desktop.tasks.scenario import LEVELS, VERSION, Scenario
 
 class LinuxDesktopTasks:
     """Tasks of all families, or of some."""
+
+    size: int | None = None
+    """None: the source is endless."""
 
     def __init__(
         self,
@@ -37,29 +40,19 @@ class LinuxDesktopTasks:
             ConfigurationError: A value is out of range, or no family is left.
             UnknownNameError: A family or an application does not exist.
         """
-        one_of("split", split, ("train", "test"))
-        one_of("level", level, (*LEVELS, None))
+        ranges.one_of("split", split, ("train", "test"))
+        ranges.one_of("level", level, (*LEVELS, None))
         known = {family.app for family in FAMILIES.values()}
-        for name in families or ():
-            if name not in FAMILIES:
-                raise UnknownNameError.suggest("Linux desktop family", name, FAMILIES)
-        for name in apps or ():
-            if name not in known:
-                raise UnknownNameError.suggest("Linux desktop application", name, known)
+        chosen = ranges.some_of("Linux desktop application", apps, known)
         self._families = [
             name
-            for name in sorted(FAMILIES if families is None else set(families))
-            if apps is None or FAMILIES[name].app in apps
+            for name in ranges.some_of("Linux desktop family", families, FAMILIES)
+            if FAMILIES[name].app in chosen
         ]
         if not self._families:
             raise ConfigurationError("families and apps must leave at least one family, got none")
         self._levels = LEVELS if level is None else (level,)
         self._split, self._seed = split, checked_seed(seed)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the task at this index as JSON data."""

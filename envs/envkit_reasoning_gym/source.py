@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.seeds import checked_seed, derive_seed
@@ -46,29 +47,20 @@ class DatasetTasks:
             raise ConfigurationError(
                 f"reasoning-gym has no dataset {name!r} that can be played alone"
             )
-        if not 1 <= size <= ENDLESS_INDEX_LIMIT or (level is not None and level < 0):
-            raise ConfigurationError(
-                f"size must be at least 1 and at most {ENDLESS_INDEX_LIMIT}, and level 0 or more, "
-                f"got {size} and {level}"
-            )
+        ranges.within(1, ENDLESS_INDEX_LIMIT, size=size)
+        ranges.at_least(0, level=level)
         if config.keys() & {"seed", "size"}:
             raise ConfigurationError(
                 f"pass seed and size as arguments instead of in config, got {dict(config)!r:.80}"
             )
-        self.name, self._seed, self._size = name, checked_seed(seed), size
+        self.name, self._seed, self.size = name, checked_seed(seed), size
         self._config = {**self._level_settings(level), **config}
         self._made: dict[int, Any] = {}
         self._dataset(self._seed)
 
-    @property
-    def size(self) -> int:
-        """Number of tasks."""
-        return self._size
-
     def task(self, index: int) -> Task:
         """Return the task of this index."""
-        if not 0 <= index < self._size:
-            raise ConfigurationError(f"task index must be from 0 to {self._size - 1}, got {index}")
+        ranges.within(0, self.size - 1, index=index)
         return {"seed": self._seed, "index": index}
 
     def entry(self, task: Task) -> dict[str, Any]:
@@ -80,9 +72,9 @@ class DatasetTasks:
             DatasetError: The task has no such index.
         """
         seed, index = task.get("seed", self._seed), task.get("index")
-        if not isinstance(seed, int) or not isinstance(index, int) or not 0 <= index < self._size:
+        if not isinstance(seed, int) or not isinstance(index, int) or not 0 <= index < self.size:
             raise DatasetError(
-                f"a task must have a seed and an index from 0 to {self._size - 1}, got {task!r:.80}"
+                f"a task must have a seed and an index from 0 to {self.size - 1}, got {task!r:.80}"
             )
         return dict(self._dataset(seed)[index])
 
@@ -149,7 +141,7 @@ class DatasetTasks:
                 del self._made[next(iter(self._made))]
             state = random.getstate()
             try:
-                settings = {**self._config, "seed": _spread(seed), "size": self._size}
+                settings = {**self._config, "seed": _spread(seed), "size": self.size}
                 self._made[seed] = self._factory.create_dataset(self.name, **settings)
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigurationError(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, cast
 
 import envkit
+from envkit import ranges
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env, Policy, Turn
 from envkit.errors import ConfigurationError
@@ -81,11 +82,7 @@ class RefineEnv(MultiAgentEnv):
             UnknownNameError: No environment has the id `task_env`.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        counts = (solvers, rewriters)
-        if not 1 <= min(counts) <= max(counts) <= _MOST_ROLES:
-            raise ConfigurationError(
-                f"solvers and rewriters must be 1 to {_MOST_ROLES}, got {solvers} and {rewriters}"
-            )
+        ranges.within(1, _MOST_ROLES, solvers=solvers, rewriters=rewriters)
         given = _PLAIN.get(task_env, {}) if task_env_kwargs is None else task_env_kwargs
         arguments: dict[str, Any] = {"max_turns": 1, **given}
         try:

@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
+from envkit import ranges
 from envkit.agents import MultiAgentEnv, by_role
 from envkit.env import Policy, PolicyContext
-from envkit.errors import ConfigurationError
 
 _WRONG: Final = "I could not work it out."
 _SELECTOR: Final = "selector"
@@ -28,8 +28,7 @@ def noisy_oracle(p: float = 0.5) -> Policy:
     Raises:
         ConfigurationError: It is out of range.
     """
-    if not 0 <= p <= 1:
-        raise ConfigurationError(f"p must be 0 to 1, got {p}")
+    ranges.within(0, 1, p=p)
 
     def write(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
         rng = random.Random(f"refine noisy oracle {context.seed}")

@@ -1,8 +1,8 @@
 """Batch concurrent queries into few requests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from envkit import ranges
 from envkit.errors import EnvFault, FaultKind
@@ -13,7 +13,23 @@ Send = Callable[[list[str], int], Awaitable[Sequence[Outcome]]]
 """Answers queries with `topk` hits each, or a fault for each."""
 
 _Loop = asyncio.AbstractEventLoop
+_Found = TypeVar("_Found")
 _Waiting = tuple[str, "asyncio.Future[list[Hit]]"]
+
+
+async def gathered(waits: Iterable[Awaitable[_Found]]) -> list[_Found]:
+    """Wait for all, so that no later exception is left unretrieved; then raise the first failure.
+
+    Raises:
+        EnvFault: A search failed, or was cancelled because its backend was closed.
+    """
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, asyncio.CancelledError):
+            raise EnvFault("the search backend was closed meanwhile", kind=FaultKind.TRANSIENT)
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
 class Batcher:
@@ -52,18 +68,11 @@ class Batcher:
         loop = asyncio.get_running_loop()
         futures = [self._add(loop, query, topk) for query in queries]
         try:
-            # Retrieve every outcome, so no exception of a second query is left unretrieved.
-            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            return await gathered(futures)
         except asyncio.CancelledError:
             for future in futures:
                 future.cancel()
             raise
-        for outcome in outcomes:
-            if isinstance(outcome, asyncio.CancelledError):
-                raise EnvFault("the search backend was closed meanwhile", kind=FaultKind.TRANSIENT)
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
     async def aclose(self) -> None:
         """Cancel pending requests on the running loop."""

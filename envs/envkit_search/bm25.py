@@ -60,9 +60,11 @@ class Bm25Index:
     """An immutable index over documents in memory; safe to search from several threads."""
 
     def __init__(self, documents: Sequence[Document], postings: _Postings, digest: str) -> None:
-        self._documents = documents
+        self.documents = documents
+        """All documents in the order of their ids."""
         self._postings = postings
-        self._corpus_hash = digest
+        self.corpus_hash = digest
+        """SHA-256 in hex over ids, titles and texts; the same corpus ranks the same everywhere."""
         self._titles: dict[str, list[int]] = {}
         for row, document in enumerate(documents):
             self._titles.setdefault(title_key(document.title), []).append(row)
@@ -76,16 +78,6 @@ class Bm25Index:
         """
         ordered = _ordered(documents)
         return cls(ordered, _postings(ordered), _corpus_hash(ordered))
-
-    @property
-    def corpus_hash(self) -> str:
-        """SHA-256 in hex over ids, titles and texts; the same corpus ranks the same everywhere."""
-        return self._corpus_hash
-
-    @property
-    def documents(self) -> Sequence[Document]:
-        """All documents in the order of their ids."""
-        return self._documents
 
     def search(self, query: str, topk: int) -> list[Hit]:
         """Return at most `topk` documents that share a word with the query, best first.
@@ -106,14 +98,14 @@ class Bm25Index:
         for row in self._titles.get(title_key(query[:MAX_QUERY_CHARACTERS]), ()):
             scores[row] += int(EXACT_TITLE_BONUS * _SCALE)
         return [
-            Hit(document=self._documents[row], score=int(scores[row]) / _SCALE)
+            Hit(document=self.documents[row], score=int(scores[row]) / _SCALE)
             for row in map(int, _best(scores, topk))
         ]
 
     def _scores(self, known: list[int]) -> NDArray[np.int32]:
         """Return the score of every document for these word numbers."""
         _, starts, rows, shares = self._postings
-        scores = np.zeros(len(self._documents), np.int32)
+        scores = np.zeros(len(self.documents), np.int32)
         for number in known:
             begin, end = starts[number], starts[number + 1]
             scores[rows[begin:end]] += shares[begin:end]
@@ -128,12 +120,7 @@ class EmbeddedBackend:
     """
 
     def __init__(self, index: Bm25Index) -> None:
-        self._index = index
-
-    @property
-    def index(self) -> Bm25Index:
-        """The index."""
-        return self._index
+        self.index = index
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
         """Return the hits of each query, best first, at most `topk` each.
@@ -145,7 +132,7 @@ class EmbeddedBackend:
         for query in queries:
             if found:
                 await asyncio.sleep(0)
-            found.append(self._index.search(query, topk))
+            found.append(self.index.search(query, topk))
         return found
 
     async def aclose(self) -> None:

@@ -1,12 +1,15 @@
 """Questions about a country, by name or through something that identifies it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from envkit_search.endings import Ending, country_endings
-from envkit_search.facts import Country, FactTable
+from envkit_search.facts import Airport, City, Country, Element, FactTable
+from envkit_search.row_templates import MAX_HOPS, Question, Template
 from envkit_search.spellings import padded
-from envkit_search.template import MAX_HOPS, Question, Template
+
+_Row = TypeVar("_Row", Country, City, Airport, Element)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class _Bridge:
     phrases: Sequence[str]
     countries: Sequence[Country | None]
     """By row; None if the row has no country or several fit."""
-    known: frozenset[str] = frozenset()
+    known: frozenset[str]
     """Endings that the phrase already answers."""
 
 
@@ -89,59 +92,59 @@ def _through(
 
 
 def _bridges(table: FactTable) -> Iterator[_Bridge]:
+    def of(row: City | Airport) -> Country:
+        return table.country_of_code[row.country]
+
     countries = table.countries
-    titles = [country.title for country in countries]
-    yield _Bridge(
-        kind="country", group="country", hops=0, titles=titles, phrases=titles, countries=countries
-    )
-    yield _Bridge(
-        kind="by_capital",
-        group="country",
-        hops=0,
-        titles=titles,
-        phrases=[f"the country or territory whose capital is {row.capital}" for row in countries],
-        countries=[row if table.is_only_capital(row) else None for row in countries],
+    yield _bridge("country", countries, lambda row: row.title, lambda row: row)
+    yield _bridge(
+        "by_capital",
+        countries,
+        lambda row: f"the country or territory whose capital is {row.capital}",
+        lambda row: row if table.is_only_capital(row) else None,
         known=frozenset({"capital", "capital.population", "capital.time_zone"}),
     )
-    yield _Bridge(
-        kind="by_currency",
-        group="country",
-        hops=0,
-        titles=titles,
-        phrases=[
-            f"the only country that uses the {row.currency} ({row.currency_code})"
-            for row in countries
-        ],
-        countries=[row if table.is_only_user_of_currency(row) else None for row in countries],
+    yield _bridge(
+        "by_currency",
+        countries,
+        lambda row: f"the only country that uses the {row.currency} ({row.currency_code})",
+        lambda row: row if table.is_only_user_of_currency(row) else None,
         known=frozenset({"currency", "currency_code"}),
     )
-    yield _Bridge(
-        kind="city.country",
-        group="city",
-        hops=1,
-        titles=[city.title for city in table.cities],
-        phrases=[f"the country where the city of {city.name} is" for city in table.cities],
-        countries=[table.country_of_code[city.country] for city in table.cities],
+    yield _bridge(
+        "city.country",
+        table.cities,
+        lambda city: f"the country where the city of {city.name} is",
+        of,
     )
-    yield _Bridge(
-        kind="airport.country",
-        group="airport",
-        hops=1,
-        titles=[airport.title for airport in table.airports],
-        phrases=[
-            f"the country of the airport with IATA code {airport.iata}"
-            for airport in table.airports
-        ],
-        countries=[table.country_of_code[airport.country] for airport in table.airports],
+    yield _bridge(
+        "airport.country",
+        table.airports,
+        lambda airport: f"the country of the airport with IATA code {airport.iata}",
+        of,
     )
-    yield _Bridge(
-        kind="element.country",
-        group="element",
-        hops=1,
-        titles=[element.title for element in table.elements],
-        phrases=[
-            f"the country where the element {element.word} was discovered"
-            for element in table.elements
-        ],
-        countries=[table.country_of_name.get(element.place) for element in table.elements],
+    yield _bridge(
+        "element.country",
+        table.elements,
+        lambda element: f"the country where the element {element.word} was discovered",
+        lambda element: table.country_of_name.get(element.place),
+    )
+
+
+def _bridge(
+    kind: str,
+    rows: Sequence[_Row],
+    phrase: Callable[[_Row], str],
+    country: Callable[[_Row], Country | None],
+    known: frozenset[str] = frozenset(),
+) -> _Bridge:
+    group, _, is_further = kind.partition(".")
+    return _Bridge(
+        kind=kind,
+        group=group if is_further else "country",
+        hops=int(bool(is_further)),
+        titles=[row.title for row in rows],
+        phrases=[phrase(row) for row in rows],
+        countries=[country(row) for row in rows],
+        known=known,
     )

@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from envkit import ranges
 from envkit.errors import EnvFault, FaultKind
+from envkit_search.batching import gathered
 from envkit_search.document import Hit, SearchBackend
 
 _PendingRequestKey = tuple[asyncio.AbstractEventLoop, str, int]
@@ -76,7 +76,7 @@ class CachedBackend:
                 flights.append(flight)
         if missing:
             flights.append(self._start(loop, missing, topk))
-        for answered in await _all(self._join(flight) for flight in flights):
+        for answered in await gathered(self._join(flight) for flight in flights):
             known |= answered
         return [list(known[query]) for query in queries]
 
@@ -148,16 +148,3 @@ class CachedBackend:
             self._known.move_to_end((query, topk))
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
-
-
-async def _all(
-    joins: Iterable[Coroutine[Any, Any, dict[str, tuple[Hit, ...]]]],
-) -> list[dict[str, tuple[Hit, ...]]]:
-    """Wait for every join, then raise the first failure if there was one."""
-    outcomes = await asyncio.gather(*joins, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, asyncio.CancelledError):
-            raise EnvFault("the search backend was closed meanwhile", kind=FaultKind.TRANSIENT)
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]

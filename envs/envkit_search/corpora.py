@@ -1,5 +1,6 @@
 """Bundled corpora, each with an in-memory index and questions."""
 
+import hashlib
 import threading
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -8,6 +9,39 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.tasks import TaskSource
 from envkit_search.document import SearchBackend
+
+SPLITS: Final = ("train", "test", "all")
+TEST_SHARE: Final = 1 / 8
+TEST_BELOW: Final = int(TEST_SHARE * 2**64)
+"""A question whose first page has a smaller `title_hash` is a test question."""
+
+
+def title_hash(version: str, title: str) -> int:
+    """Return a hash of both below 2^64.
+
+    Args:
+        version: Version of the source, which determines the splits.
+        title: Title of the page that a question starts from.
+    """
+    digest = hashlib.sha256(f"{version}\x1f{title}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
+    """Return the wanted numbers of hops in order.
+
+    Args:
+        hops: None means all from 1 to `largest`.
+        largest: Maximum hops of the source.
+
+    Raises:
+        ConfigurationError: The list is empty, or a number is out of range.
+    """
+    wanted = sorted(range(1, largest + 1) if hops is None else set(hops))
+    if not wanted or wanted[0] < 1 or wanted[-1] > largest:
+        raise ConfigurationError(f"hops must be some of 1 to {largest}, got {hops!r}")
+    return wanted
+
 
 Options = Mapping[str, Any]
 """Options of a corpus, JSON data: for the fictional world, the fields of a `WorldShape`."""
@@ -57,8 +91,7 @@ def default_backend(corpus: str, options: Options | None = None) -> SearchBacken
             from envkit_search.fact_pages import fact_index
 
             return EmbeddedBackend(fact_index())
-        from envkit_search.world import WorldShape
-        from envkit_search.world_pages import world_index
+        from envkit_search.world import WorldShape, world_index
 
         return EmbeddedBackend(world_index(WorldShape.from_json(options or {})))
 

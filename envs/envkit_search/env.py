@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, cast
 
 from envkit import ranges
 from envkit.async_env import AsyncEnv
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.marks import Mark
@@ -25,6 +25,7 @@ from envkit_search.protocol import (
     ActionKind,
     Protocol,
     Query,
+    last_answer_compat,
     read_tags,
     read_tags_compat,
     read_tools,
@@ -146,11 +147,8 @@ class SearchEnv(AsyncEnv):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.protocol = Protocol(ranges.one_of("protocol", protocol, Protocol))
         corpus_of(corpus, corpus_options)
-        if not 1 <= topk <= MAX_TOPK or document_characters < 1:
-            raise ConfigurationError(
-                f"topk must be 1 to {MAX_TOPK} and document_characters at least 1, got "
-                f"topk={topk} and document_characters={document_characters}"
-            )
+        ranges.within(1, MAX_TOPK, topk=topk)
+        ranges.at_least(1, document_characters=document_characters)
         self._is_compat = reward == EM_COMPAT
         self.grades_cut_replies = self._is_compat  # Search-R1 reads whatever was written
         if self._is_compat and self.protocol is not Protocol.TAGS:
@@ -184,9 +182,9 @@ class SearchEnv(AsyncEnv):
         """Return a policy that searches the gold titles in turn, then answers."""
         return oracle()
 
-    def audit_hooks(self) -> AuditHooks:
-        """Return guesses without a search and a second grader; see `auditing`."""
-        from envkit_search.auditing import hooks
+    def certification_hooks(self) -> CertificationHooks:
+        """Return guesses without a search and a second grader; see `certifying`."""
+        from envkit_search.certifying import hooks
 
         return hooks(self._source)
 
@@ -312,13 +310,10 @@ class SearchEnv(AsyncEnv):
         )
 
     def _facts(self, action: Action, reply: str, found: _Found | None) -> grading.TurnFacts:
-        answers: list[str] = self.task["answers"]
-        if self._is_compat:
-            has_gold = found is not None and grading.holds_compat(found.shown, answers)
-            return grading.facts_of_compat(action, reply, has_gold=has_gold)
-        return grading.facts_of(
-            action, has_gold=found is not None and grading.holds(found.shown, answers)
-        )
+        holds = grading.holds_compat if self._is_compat else grading.holds
+        answer = last_answer_compat(reply) if self._is_compat else action.answer
+        has_gold = found is not None and holds(found.shown, self.task["answers"])
+        return grading.facts_of(action, answer, has_gold=has_gold)
 
     def _verdict(self) -> grading.Verdict:
         judge = grading.grade_compat if self._is_compat else grading.grade

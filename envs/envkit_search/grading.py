@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit_search.normal_form import equals, normal_words, normalize
-from envkit_search.protocol import MAX_ANSWER_CHARACTERS, Action, ActionKind, last_answer_compat
+from envkit_search.protocol import MAX_ANSWER_CHARACTERS, Action, ActionKind
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
@@ -53,22 +53,14 @@ class Verdict:
     """Turns that searched."""
 
 
-def facts_of(action: Action, *, has_gold: bool = False) -> TurnFacts:
+def facts_of(action: Action, answer: str | None, *, has_gold: bool = False) -> TurnFacts:
     """Return the facts of a turn.
 
     Args:
         action: The parsed reply.
+        answer: The action's own, or `last_answer_compat` of the reply, as in Search-R1.
         has_gold: Whether the shown documents contain an accepted answer.
     """
-    return _facts(action, action.answer, has_gold=has_gold)
-
-
-def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> TurnFacts:
-    """Return the facts of a turn as in Search-R1, which accepts an answer anywhere."""
-    return _facts(action, last_answer_compat(reply), has_gold=has_gold)
-
-
-def _facts(action: Action, answer: str | None, *, has_gold: bool) -> TurnFacts:
     return TurnFacts(
         kind=action.kind,
         is_well_formed=action.is_well_formed,

@@ -28,17 +28,16 @@ class NameMaker:
         self._draws = draws
         self._taken: set[str] = set()
         self._makers: dict[str, Callable[[], str]] = {
-            "town": self._town,
-            "river": self._river,
-            "person": self._person,
-            "company": self._company,
-            "book": self._book,
+            "town": lambda: self._word(2) + self._pick("town"),
+            "river": self._long_word,
+            "person": lambda: f"{self._word(2)} {self._long_word()}",
+            "company": lambda: f"{self._word(2)} {self._pick('company')}",
+            "book": lambda: f"{self._pick('adjective')} {self._pick('noun')} of {self._word(2)}",
         }
 
     def make(self, kind: str) -> str:
         """Return a new name for a town, river, person, company or book."""
-        maker = self._makers[kind]
-        while not self.claim(name := maker()):
+        while not self.claim(name := self._makers[kind]()):
             pass
         return name
 
@@ -57,17 +56,5 @@ class NameMaker:
         body = "".join(self._pick("onset") + self._pick("vowel") for _ in range(syllables))
         return (body + self._pick("coda")).capitalize()
 
-    def _town(self) -> str:
-        return self._word(2) + self._pick("town")
-
-    def _river(self) -> str:
+    def _long_word(self) -> str:
         return self._word(self._draws.choice((2, 3)))
-
-    def _person(self) -> str:
-        return f"{self._word(2)} {self._word(self._draws.choice((2, 3)))}"
-
-    def _company(self) -> str:
-        return f"{self._word(2)} {self._pick('company')}"
-
-    def _book(self) -> str:
-        return f"{self._pick('adjective')} {self._pick('noun')} of {self._word(2)}"

@@ -78,8 +78,7 @@ def _shipped(corpus: str, options: Options | None) -> Iterable[Document]:
         from envkit_search.fact_pages import fact_documents
 
         return fact_documents()
-    from envkit_search.world import World, WorldShape
-    from envkit_search.world_pages import world_documents
+    from envkit_search.world import World, WorldShape, world_documents
 
     return world_documents(World(WorldShape.from_json(options or {})))
 

@@ -4,8 +4,8 @@ import json
 import random
 from typing import Any, Final
 
+from envkit import ranges
 from envkit.env import Policy, PolicyContext
-from envkit.errors import ConfigurationError
 from envkit_search.protocol import Protocol
 
 _MALFORMED: Final = (
@@ -46,9 +46,7 @@ def noisy_oracle(p: float = 0.5, *, malformed: float = 0.1, skip: float = 0.3) -
     Raises:
         ConfigurationError: A probability is not within 0 to 1.
     """
-    for name, value in {"p": p, "malformed": malformed, "skip": skip}.items():
-        if not 0 <= value <= 1:
-            raise ConfigurationError(f"{name} must be 0 to 1, got {value}")
+    ranges.within(0, 1, p=p, malformed=malformed, skip=skip)
 
     def reply(context: PolicyContext) -> str:
         episode = random.Random(f"search noisy oracle {context.seed}")

@@ -11,7 +11,7 @@ block is ignored.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -103,9 +103,12 @@ class Action:
     """Calls beyond `MAX_QUERIES`, which are not run."""
 
 
-_TOO_LONG: Final = Action(
-    kind=ActionKind.NONE, error=f"a reply may have at most {MAX_REPLY_CHARACTERS} characters"
-)
+def _nothing(error: str, *, is_forged: bool = False) -> Action:
+    """Return what a reply stands for that asks for nothing."""
+    return Action(kind=ActionKind.NONE, error=error[:200], is_forged=is_forged)
+
+
+_TOO_LONG: Final = _nothing(f"a reply may have at most {MAX_REPLY_CHARACTERS} characters")
 
 
 def read_tags(said: Reply) -> Action:
@@ -120,11 +123,8 @@ def read_tags(said: Reply) -> Action:
     is_forged = _has_forged(reply)
     found = _first_action(said.final)
     if found is None:
-        return Action(
-            kind=ActionKind.NONE,
-            error="there is no <search> and no <answer> outside <think> in the reply",
-            is_forged=is_forged,
-        )
+        error = "there is no <search> and no <answer> outside <think> in the reply"
+        return _nothing(error, is_forged=is_forged)
     tag, content = found
     return _tag_action(tag, content, is_forged, _is_well_formed(reply, is_think_given=True))
 
@@ -142,7 +142,7 @@ def read_tags_compat(reply: str) -> Action:
     found = next(_pairs(kept), None)
     if found is None:
         error = "there is no <search> pair and no <answer> pair in the reply"
-        return Action(kind=ActionKind.NONE, error=error, is_forged=is_forged)
+        return _nothing(error, is_forged=is_forged)
     tag, content = found
     return _tag_action(tag, content, is_forged, _is_well_formed(kept, is_think_given=False))
 
@@ -168,19 +168,17 @@ def read_tools(said: Reply, tools: tuple[ToolSpec, ...]) -> Action:
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
     if reply.count("<tool_call>") + reply.count("<function=") > _MAX_CALLS:
-        return Action(kind=ActionKind.NONE, error=f"a reply may hold at most {_MAX_CALLS} calls")
+        return _nothing(f"a reply may hold at most {_MAX_CALLS} calls")
     is_forged = _has_forged(reply)
     parsed = parse_tool_calls(said, tools=tools)
     if parsed.calls:
         return _call_action(parsed.calls, tools, is_forged, is_clean=not parsed.errors)
     if parsed.errors:
-        error = parsed.errors[0][:200]
-        return Action(kind=ActionKind.NONE, error=error, is_forged=is_forged)
+        return _nothing(parsed.errors[0], is_forged=is_forged)
     tagged = last_answer(parsed.text)
     answer = parsed.text if tagged is None else tagged
     if not answer:
-        error = "the reply holds neither a call nor an answer"
-        return Action(kind=ActionKind.NONE, error=error, is_forged=is_forged)
+        return _nothing("the reply holds neither a call nor an answer", is_forged=is_forged)
     return Action(
         kind=ActionKind.ANSWER,
         answer=answer,
@@ -315,9 +313,7 @@ def _call_action(
     for call in run:
         errors = call_errors(call, tools)
         if errors:
-            return Action(
-                kind=ActionKind.NONE, error=errors[0][:200], is_forged=is_forged, call=call
-            )
+            return replace(_nothing(errors[0], is_forged=is_forged), call=call)
     queries = tuple(_query_of(call.arguments) for call in run)
     is_empty = any(not query.text for query in queries)
     return Action(

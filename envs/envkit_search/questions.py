@@ -17,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit import ranges
-from envkit.errors import ConfigurationError
 from envkit.tasks import Task
 from envkit_search.bridges import bridge_templates
+from envkit_search.corpora import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.fact_pages import FACTS
 from envkit_search.facts import fact_table
 from envkit_search.grading import normalize
-from envkit_search.row_templates import row_templates
-from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
-from envkit_search.template import MAX_HOPS, Template
+from envkit_search.row_templates import MAX_HOPS, Template, row_templates
 
 MAX_SHARE: Final = 0.05
 """Maximum fraction of the questions of a kind, in either split, with the same answer."""
@@ -61,11 +59,8 @@ class FactQuestions:
         if ranges.one_of("split", split, SPLITS) != "all":
             chosen &= self._catalog.is_test == (split == "test")
         self._chosen = np.flatnonzero(chosen)
-
-    @property
-    def size(self) -> int | None:
+        self.size = len(self._chosen)
         """Number of questions."""
-        return len(self._chosen)
 
     def task(self, index: int) -> Task:
         """Return the question at this index as JSON data.
@@ -73,10 +68,7 @@ class FactQuestions:
         Raises:
             ConfigurationError: The index is not from 0 to size - 1.
         """
-        if not 0 <= index < len(self._chosen):
-            raise ConfigurationError(
-                f"task index must be from 0 to {len(self._chosen) - 1}, got {index}"
-            )
+        ranges.within(0, len(self._chosen) - 1, index=index)
         number = int(self._chosen[index])
         template = self._catalog.templates[int(self._catalog.template[number])]
         row = int(self._catalog.row[number])

@@ -1,13 +1,38 @@
-"""Questions about the facts of one row, or of a row it refers to."""
+"""Kinds of questions over the fact table, and those about one row or a row it refers to."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
 
 from envkit_search import spellings
 from envkit_search.facts import Airport, City, Country, Element, FactTable, State
 from envkit_search.spellings import Spellings
-from envkit_search.template import Question, Template
+
+MAX_HOPS: Final = 3
+
+
+class Question(NamedTuple):
+    """A question with its unique answer."""
+
+    text: str
+    accepted: Spellings
+    titles: tuple[str, ...]  # pages to read in order; the last one says the answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """One kind of question."""
+
+    kind: str
+    hops: int
+    group: str
+    """Table group that the question starts from."""
+    rows: list[int]
+    """Rows of the group that have the fact."""
+    ask: Callable[[int], Question]
+    """Returns the question for a row."""
+
 
 _Row = TypeVar("_Row", Country, City, Airport, Element, State)
 _Find = Callable[[_Row], Spellings | None]

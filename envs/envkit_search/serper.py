@@ -6,11 +6,11 @@ repeats the request under `searchParameters` and lists pages under `organic`, ea
 directly: `answerBox` and `knowledgeGraph` become the first results.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit_search.batching import gathered
 from envkit_search.document import Document, Hit
 from envkit_search.transport import HttpLimits, JsonService
 
@@ -60,13 +60,7 @@ class SerperBackend:
         Raises:
             EnvFault: Serper failed or answered in another shape.
         """
-        outcomes = await asyncio.gather(
-            *(self._one(query, topk) for query in queries), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        return await gathered(self._one(query, topk) for query in queries)
 
     async def aclose(self) -> None:
         """Close the connections."""

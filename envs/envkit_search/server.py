@@ -26,7 +26,7 @@ from aiohttp.typedefs import Handler
 
 from envkit import ranges
 from envkit.access import Access, check_port
-from envkit.errors import ConfigurationError, EnvFault
+from envkit.errors import EnvFault
 from envkit.serving import IDLE_S, BodyError, listening, read_body
 from envkit_search.document import Hit, SearchBackend, contents_of
 
@@ -95,10 +95,7 @@ def create_app(
     Raises:
         ConfigurationError: `default_topk` or the port is out of range.
     """
-    if not 1 <= default_topk <= MAX_REQUEST_TOPK:
-        raise ConfigurationError(
-            f"default_topk must be 1 to {MAX_REQUEST_TOPK}, got {default_topk}"
-        )
+    ranges.within(1, MAX_REQUEST_TOPK, default_topk=default_topk)
     bounds = limits or ServerLimits()
     service = _Service(backend, default_topk, bounds)
 

@@ -18,14 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from envkit import ranges
-from envkit.errors import (
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    MissingDependencyError,
-    StorageError,
-)
+from envkit import errors, ranges
 from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS
 from envkit_search.document import Document, Hit
 from envkit_search.words import title_key, tokenise
@@ -51,11 +44,8 @@ class TantivyBackend:
         index: Any = tantivy.Index.open(str(folder))
         self._schema: Any = index.schema
         self._searcher: Any = index.searcher()
-
-    @property
-    def size(self) -> int:
+        self.size = int(self._searcher.num_docs)
         """Number of documents."""
-        return int(self._searcher.num_docs)
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
         """Return the hits of each query, best first, at most `topk` each.
@@ -77,8 +67,9 @@ class TantivyBackend:
         try:
             return [self._hits(query[:MAX_QUERY_CHARACTERS], topk) for query in queries]
         except (OSError, ValueError) as error:  # tantivy's error for a missing file
-            raise EnvFault(
-                f"the search index {str(self._folder)!r} failed: {error}", kind=FaultKind.PERMANENT
+            raise errors.EnvFault(
+                f"the search index {str(self._folder)!r} failed: {error}",
+                kind=errors.FaultKind.PERMANENT,
             ) from error
 
     async def aclose(self) -> None:
@@ -136,14 +127,14 @@ def build_index(
     """
     tantivy, place = _tantivy(), Path(folder)
     if place.exists():
-        raise StorageError(
+        raise errors.StorageError(
             f"cannot build an index at {str(place)!r}: it exists; choose another folder"
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{place.name}.", suffix=".part"))
     except OSError as error:
-        raise StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
+        raise errors.StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
     try:
         count = _write(tantivy, part, documents)
         manifest = {"format": _FORMAT, "documents": count, "corpus": corpus}
@@ -151,7 +142,7 @@ def build_index(
         part.chmod(0o755)
         part.rename(place)
     except OSError as error:
-        raise StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
+        raise errors.StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
     finally:
         _remove(part)
     return open_index(place)
@@ -174,16 +165,16 @@ def open_index(folder: str | Path, *, corpus: str | None = None) -> TantivyBacke
         is_ours = manifest["format"] == _FORMAT
         backend = TantivyBackend(place, tantivy) if is_ours else None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(
+        raise errors.StorageError(
             f"{str(place)!r} is not a search index: {error}; build one first"
         ) from error
     if backend is None or (corpus is not None and manifest["corpus"] != corpus):
-        raise StorageError(
+        raise errors.StorageError(
             f"the search index {str(place)!r} was built from another corpus or by another version; "
             "delete it, or choose another folder"
         )
     if backend.size != manifest["documents"]:
-        raise StorageError(
+        raise errors.StorageError(
             f"the search index {str(place)!r} is damaged: it must hold {manifest['documents']} "
             f"documents, got {backend.size}; delete it and build it again"
         )
@@ -201,7 +192,7 @@ def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> int:  #
             writer.add_document(_entry(tantivy, document))
             count += 1
         if not count:
-            raise DatasetError("an index needs at least one document, got none")
+            raise errors.DatasetError("an index needs at least one document, got none")
         writer.commit()
     finally:
         writer.wait_merging_threads()  # they write files, which are about to be moved or removed
@@ -244,7 +235,7 @@ def _tantivy() -> ModuleType:
     try:
         import tantivy
     except ImportError as error:
-        raise MissingDependencyError.for_extra(
+        raise errors.MissingDependencyError.for_extra(
             "a search index on disk", "tantivy", "search"
         ) from error
     return tantivy

@@ -18,8 +18,7 @@ One deadline covers all attempts and waits of a call. This module does not inter
 import asyncio
 import json
 import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -97,7 +96,6 @@ class JsonService:
         headers: Mapping[str, str] | None = None,
         limits: HttpLimits | None = None,
         seed: int = 0,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Set up the service; the first call connects.
 
@@ -107,7 +105,6 @@ class JsonService:
             headers: Headers of every request; their values never appear in messages.
             limits: None uses the defaults.
             seed: Seed of the retry jitter.
-            wall_clock: Seconds since 1970, for a Retry-After that is a date.
 
         Raises:
             ConfigurationError: The address is invalid.
@@ -129,7 +126,6 @@ class JsonService:
             },
         )
         self._rng = random.Random(checked_seed(seed))
-        self._wall_clock = wall_clock
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._free = WeakKeyDictionary()
 
@@ -202,7 +198,7 @@ class JsonService:
             return
         what = f"answered {status}: {answer[: 4 * _SHOWN].decode(errors='replace')[:_SHOWN]!r}"
         if status in _RETRYABLE or status >= 500:
-            wait_s = retry_after(response.headers, wall_clock=self._wall_clock) or 0.0
+            wait_s = retry_after(response.headers) or 0.0
             raise _Failed(self._fault(what, FaultKind.TRANSIENT), wait_s=wait_s)
         if status in _REFUSED:
             raise RefusedFault(f"{self._noun} at {self.url} {what}", kind=FaultKind.PERMANENT)

@@ -12,10 +12,9 @@ from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
+from envkit_search.corpora import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.spellings import number_spellings
-from envkit_search.world import WORLD, World, WorldShape
-from envkit_search.world_pages import world_of
+from envkit_search.world import WORLD, World, WorldShape, world_of
 from envkit_search.world_schema import KINDS
 
 MAX_HOPS: Final = 4
@@ -32,6 +31,9 @@ class _Step(NamedTuple):
 
 class WorldQuestions:
     """The task source of a fictional world."""
+
+    size: int | None = None
+    """None: the source is endless."""
 
     def __init__(
         self,
@@ -54,11 +56,6 @@ class WorldQuestions:
         self._shape = WorldShape() if shape is None else shape
         self._split = ranges.one_of("split", split, SPLITS)
         self._hops = checked_hops(hops, MAX_HOPS)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the question at this index as JSON data; the first call builds the world.

@@ -3,18 +3,23 @@
 The session is over and its processes are dead. Files are compared outside any sandbox. Commands and
 tests run in a fresh sandbox with a copy of the final files, and test files that nothing in it can
 change.
+
+A test script in Harbor's format writes its reward. Harbor's Verifier reads `reward.json` if it is
+there, else `reward.txt`, and ignores the script's exit status (harbor 0.26,
+`harbor/verifier/verifier.py`). Unlike Harbor, a number alone in `reward.json` is a reward, and an
+object must say which of its numbers is the reward.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.tasks import Task
 from envkit_terminal.bench_results import passed
-from envkit_terminal.grader_sandbox import TEST_FOLDER, Outcome
-from envkit_terminal.reward_file import read_reward
-from envkit_terminal.session import Entry
+from envkit_terminal.grader_sandbox import REWARD_FOLDER, TEST_FOLDER, Outcome
+from envkit_terminal.session import Entry, TerminalSession
 from envkit_terminal.tasks import absolute, entries, reward_range
 
 _MAX_OUTPUT: Final = 512 * 1024
@@ -145,3 +150,66 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
         if check.get("reads_pytest"):
             return passed(done.output, code=done.code, cut=done.cut)
         return float(done.code == 0)
+
+
+_JSON, _TEXT = "reward.json", "reward.txt"
+_KEY: Final = "reward"
+
+
+def read_reward(
+    session: TerminalSession, *, key: str | None, within: tuple[float, float] | None
+) -> float:
+    """End all processes and return the reward.
+
+    Args:
+        session: Where the script has ended.
+        key: The key of the reward in an object, besides "reward"; None without another.
+        within: The range that the task declares; None means any finite number.
+
+    Raises:
+        UngradedError: There is no reward.
+        EnvFault: The sandbox is gone.
+    """
+    found, text = session.read(REWARD_FOLDER, _JSON, _TEXT)
+    if found.exists:
+        return reward_of(_JSON, found.data, key=key, within=within)
+    if text.exists:
+        return reward_of(_TEXT, text.data, key=key, within=within)
+    raise UngradedError(f"the test script wrote no {REWARD_FOLDER}/{_TEXT} or {_JSON}")
+
+
+def reward_of(
+    name: str, data: bytes | None, *, key: str | None, within: tuple[float, float] | None
+) -> float:
+    """Return the reward in a file.
+
+    Args:
+        name: "reward.json" or "reward.txt".
+        data: Its bytes; None if it cannot be read.
+        key: As for `read_reward`.
+        within: As for `read_reward`.
+
+    Raises:
+        UngradedError: It holds no reward.
+    """
+    if data is None:
+        raise UngradedError(f"{name} must be a regular file of at most 1 MiB that can be read")
+    try:
+        text = data.decode()
+        value: Any = _number(json.loads(text), key) if name == _JSON else float(text)
+    except (ValueError, RecursionError) as error:
+        raise UngradedError(f"the test script wrote {data[:80]!r} to {name}: {error}") from error
+    return finite_reward(value, within=within)
+
+
+def _number(value: object, key: str | None) -> object:
+    if not isinstance(value, dict):
+        return value
+    fields = cast(Mapping[str, object], value)
+    for name in (key, _KEY):
+        if name is not None and name in fields:
+            return fields[name]
+    raise ValueError(
+        f"an object must have the key {_KEY!r} or one that the task declares as 'reward_key', "
+        f"got {sorted(fields)[:8]}"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
 from envkit_terminal import dockerfile
@@ -27,6 +27,19 @@ class Imported:
     def reasons(self) -> Counter[str]:
         """Return how many folders are refused for each reason."""
         return Counter(self.refused.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where a kind of folder keeps its scripts."""
+
+    script: str
+    """The tests."""
+    solution: str
+
+
+_HARBOR: Final = _Layout(script="tests/test.sh", solution="solution/solve.sh")
+_BENCH: Final = _Layout(script="run-tests.sh", solution="solution.sh")
 
 
 def import_folders(root: str | Path, *, has_pytest: bool = False) -> Imported:
@@ -87,15 +100,13 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     if isinstance(environment.get("workdir"), str):
         image.folder = dockerfile.inside(image, environment["workdir"])
     image.environment |= _texts(environment.get("env", {}))
-    seconds = verifier.get("timeout_sec")
     return _task(
         folder,
         image,
+        _HARBOR,
         goal=(folder / "instruction.md").read_text(encoding="utf-8"),
         tests=dockerfile.read_files(folder / "tests"),
-        script="test.sh",
-        solution=folder / "solution/solve.sh",
-        seconds=seconds,
+        seconds=verifier.get("timeout_sec"),
         has_pytest=has_pytest,
     ) | _reward(_table(config, "metadata"))
 
@@ -152,10 +163,9 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     return _task(
         folder,
         image,
+        _BENCH,
         goal=config["instruction"],
         tests={**tests, "run-tests.sh": dockerfile.as_value(folder / "run-tests.sh")},
-        script="run-tests.sh",
-        solution=folder / "solution.sh",
         seconds=config.get("max_test_timeout_sec"),
         has_pytest=has_pytest,
     )
@@ -164,17 +174,16 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
 def _task(
     folder: Path,
     image: Image,
+    layout: _Layout,
     *,
     goal: str,
     tests: dict[str, Any],
-    script: str,
-    solution: Path,
     seconds: object,
     has_pytest: bool,
 ) -> dict[str, Any]:
     if not goal.strip():
         raise RefusedError("an empty instruction")
-    path = folder / ("tests" if script == "test.sh" else "") / script
+    path, solution = folder / layout.script, folder / layout.solution
     text = path.read_text(encoding="utf-8")
     dockerfile.check_network(text, "the test script")
     if runs_pytest(text) and not has_pytest:
@@ -187,12 +196,12 @@ def _task(
     check = {
         "type": "tests",
         # As Harbor runs it, unless the kernel would not know how.
-        "command": f"{'' if text.startswith('#!') else 'bash '}/tests/{script}",
+        "command": f"{'' if text.startswith('#!') else 'bash '}/tests/{path.name}",
         "files": tests,
         **allowed,
         # How the result is read: from Harbor's file, from pytest's summary, or the exit code.
-        "reads_reward": script == "test.sh",
-        "reads_pytest": script == "run-tests.sh" and runs_pytest(text),
+        "reads_reward": layout is _HARBOR,
+        "reads_pytest": layout is _BENCH and runs_pytest(text),
     }
     return {
         "name": folder.name,

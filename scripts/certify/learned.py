@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import envkit
-from envkit.checker.under_test import Episode, Player
+from envkit.checker.under_test import Episode
 from envkit.env import Env
 from envkit.seeds import derive_seed
 
@@ -37,8 +37,8 @@ def wording(text: str) -> str:
 def play(env: Env, seed: int, replies: Replies | None) -> Episode:
     """Play the replies, or let the oracle reply if they are None."""
     if replies is None:
-        return Player(env, env.oracle(), seed=seed).play()
-    return Player(env, lambda context: replies[context.turn], seed=seed).play(len(replies))
+        return Episode(env, env.oracle(), seed=seed).play()
+    return Episode(env, lambda context: replies[context.turn], seed=seed).play(len(replies))
 
 
 def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:

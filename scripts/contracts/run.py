@@ -43,7 +43,6 @@ BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
 CORE_OPTIONS = (
     *("--ignore=tests/core/rollout", "--ignore=tests/core/cli/test_cli_export.py"),
     "--ignore=tests/core/cli/test_cli_sinks.py",
-    "--ignore=tests/core/cli/test_resumed_sinks.py",
     *("-m", "not slow", "--hypothesis-profile", "fast"),
     *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
 )

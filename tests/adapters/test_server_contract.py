@@ -1,20 +1,28 @@
-"""An engine against a real server: one contract for SGLang and vLLM.
+"""An engine, forks and chat endpoints against a real server: one contract for SGLang and vLLM.
 
 Run by `make contract-sglang` and `make contract-vllm`, which start the servers. The models are
 tiny, so most replies mean nothing; ids, counts, log-probabilities and errors are real.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
 
 import pytest
+from fakes.branching import IMAGES, Screens
+from fakes.envs import DotsEnv, EchoEnv
 from fakes.models import tiny_model_dir
 from fakes.real_servers import KINDS, PICTURES, Conversation, ask, until_idle
 
+from envkit.env import Env
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.messages import message
+from envkit.rollout import AtTurns, EpisodeSpec, Limits, Player, RolloutConfig, play_tree
 from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind, Sampling
 from envkit.tokens import ChatCodec, load_codec
+from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit_chat import ChatEngine
 from envkit_remote import RemoteEngine
 
 # Sampling decodes with a cache and excludes banned ids; scoring runs over the whole text at once.
@@ -213,3 +221,117 @@ async def test_check_before_a_run_takes_the_right_model_and_refuses_another(
             await engine.check(other, Sampling())
     with pytest.raises(ConfigurationError, match="top_p"):
         await engine.check(codec, Sampling(top_p=7.0))
+
+
+class LongScreens(Screens):
+    """Says enough before its first screen to fill several blocks of a cache."""
+
+    system_prompt = "Look at every screen and describe it. " * 60
+
+
+def make_player(
+    engine: RemoteEngine, codec: ChatCodec, history: str | Mapping[str, Any] = "keep"
+) -> Player:
+    # An untrained model samples ids beyond its tokenizer's, which no ledger takes.
+    bias = {"logit_bias": {"700": 1000.0}}
+    sampling = {"max_new_tokens": 12, "seed": 5, "extras": bias}
+    settings = {"history": history, "sampling": sampling}
+    return Player(engine, codec, RolloutConfig.from_mapping(settings))
+
+
+def whole_blocks(tokens: int, kind: str) -> int:
+    """Return how many of so many tokens the server's cache can hold."""
+    block = KINDS[kind].cache_block
+    return tokens // block * block
+
+
+@pytest.mark.parametrize("images", [False, True])
+async def test_fork_takes_all_it_shares_from_the_servers_cache(
+    images: bool, codec: ChatCodec, engine: RemoteEngine, server_kind: str
+) -> None:
+    player = make_player(engine, codec)
+    leaves = await play_tree(
+        lambda: LongScreens(max_turns=4, images=images),
+        player,
+        branching=AtTurns(turns=(1, 3)),
+        spec=EpisodeSpec(seed=7 + images),
+    )
+    await player.aclose()
+    assert [leaf.fault for leaf in leaves] == [None] * 4
+    found: list[tuple[int, int]] = []
+    for leaf in leaves[1:]:
+        assert check_trajectory(leaf) == ()
+        first = leaf.own_turns[0]
+        found.append((first.cached_tokens, first.prompt_tokens))
+    for cached, prompt in found:  # a server computes at least the last token of a prompt
+        assert prompt > cached >= whole_blocks(prompt - 1, server_kind) > 400
+
+
+async def test_rewritten_history_takes_what_is_left_of_it_from_the_servers_cache(
+    codec: ChatCodec, engine: RemoteEngine, server_kind: str
+) -> None:
+    player = make_player(engine, codec, IMAGES)
+    (trajectory,) = await player.play(LongScreens(images=True), EpisodeSpec(seed=9))
+    await player.aclose()
+    assert trajectory.fault is None, trajectory.fault
+    assert check_trajectory(trajectory) == ()
+    found = list(shared_beginnings(trajectory))
+    assert len(found) >= 2
+    for cached, shared, prompt in found:
+        assert prompt > cached >= whole_blocks(shared, server_kind) > 300
+
+
+def shared_beginnings(trajectory: Trajectory) -> list[tuple[int, int, int]]:
+    """Return cached tokens, shared tokens and prompt of each first turn after a rewrite."""
+    found: list[tuple[int, int, int]] = []
+    for earlier, later in zip(trajectory.sequences(), trajectory.sequences()[1:], strict=False):
+        pairs = zip(earlier.train_ids(), later.train_ids(), strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        turn = trajectory.turns[later.own[0].turn]
+        found.append((turn.cached_tokens, shared, turn.prompt_tokens))
+    return found
+
+
+async def played(url: str, model: str, env: Env, **sampling: object) -> Trajectory:
+    config = RolloutConfig(
+        limits=Limits(max_turns=2), sampling={"max_new_tokens": 8, "temperature": 0.0, **sampling}
+    )
+    player = Player(ChatEngine(f"{url}/v1", model=model, timeout_s=120), None, config)
+    try:
+        (one,) = await player.play(env, EpisodeSpec(seed=1))
+    finally:
+        await player.aclose()
+        await player.engine.aclose()
+    return one
+
+
+@pytest.mark.parametrize("env_class", [EchoEnv, DotsEnv])
+async def test_real_server_plays_text_and_images(
+    server_url: str, server_model: str, env_class: type[Env]
+) -> None:
+    one = await played(server_url, server_model, env_class())
+    assert one.fault is None, one.fault
+    assert not one.has_ledger
+    assert not check_trajectory(one)
+    for turn in one.turns:
+        assert turn.prompt_tokens > 10
+        assert 1 <= turn.response_tokens <= 8
+        assert turn.finish_reason in ("stop", "length")
+    first, second = one.turns[0], one.turns[1]
+    assert second.prompt_tokens > first.prompt_tokens
+
+
+async def test_real_server_refuses_an_unknown_path(server_url: str, server_model: str) -> None:
+    with pytest.raises(ConfigurationError, match="HTTP 404"):
+        await played(f"{server_url}/wrong", server_model, EchoEnv())
+
+
+async def test_real_server_faults_a_setting_that_it_refuses(
+    server_url: str, server_model: str
+) -> None:
+    one = await played(
+        server_url, server_model, EchoEnv(), top_p=1.0, extras={"logit_bias": {"900000": 1}}
+    )
+    assert one.stop_reason is StopReason.ENGINE_FAULT
+    assert one.fault is not None
+    assert "HTTP 4" in one.fault.message

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import wait_until_gone
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "servers"
 
@@ -56,14 +56,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("server")
 
 
-def is_alive(process_id: int) -> bool:
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
 @pytest.mark.slow
 def test_server_is_stopped_with_its_children_even_when_the_test_fails(
@@ -81,10 +73,7 @@ def test_server_is_stopped_with_its_children_even_when_the_test_fails(
     with pytest.raises(KeyboardInterrupt):
         run()
     child = int(log.read_text().split()[1])
-    deadline = time.monotonic() + 10
-    while is_alive(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(child)
+    assert wait_until_gone([child]) == []
 
 
 @pytest.mark.slow

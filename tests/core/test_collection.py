@@ -1,10 +1,8 @@
 """Collections: many environments under one namespace, brought by one entry point."""
 
 import sys
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
-import gymnasium
 import pytest
 from fakes.command import run_envkit
 from fakes.envs import EchoEnv
@@ -39,20 +37,9 @@ BROKEN = Collection(
 NO_COLLECTION = 3
 
 
-@pytest.fixture(autouse=True)
-def _clean_registry() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]  # used by name
-    """Put the registries back: they belong to the process."""
-    before, known = dict(gymnasium.registry), dict(registration._registered)
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
-    registration._registered.clear()
-    registration._registered.update(known)
-
-
 def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     """Install collections of the namespace "words" whose values are names of this module."""
-    sys.modules.setdefault("shelf_of_words", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "shelf_of_words", sys.modules[__name__])
     points = [
         EntryPoint(name="words", value=f"shelf_of_words:{value}", group="envkit.collections")
         for value in values

@@ -1,8 +1,10 @@
-"""The environment contract: hooks, turns, truncation, snapshots, rendering, vector use."""
+"""The environment contract: hooks, turns, truncation, snapshots, spaces, tasks, vector use."""
 
 import asyncio
+import copy
 import gc
 import json
+import pickle
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -17,9 +19,10 @@ from PIL import Image as PilImage
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Reset, Step, Turn
-from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
+from envkit.errors import ConfigurationError, ContractError, DatasetError, EpisodeStateError
 from envkit.images import Image
-from envkit.tasks import Task
+from envkit.spaces import Choice, ImageSpace, UnicodeText, observation_space, response_space
+from envkit.tasks import ENDLESS_INDEX_LIMIT, ListSource, Task, TaskSource, draw_index
 
 RED = Image.from_pil(PilImage.new("RGB", (4, 4), "red"))
 TOY_IDS = ("toy-echo-v0", "toy-dots-v0", "toy-adder-v0", "toy-async-echo-v0")
@@ -436,3 +439,105 @@ def test_toy_oracles_solve_every_task(env_class: type[Env]) -> None:
             json.dumps(step.info)
         assert (step.reward, step.terminated) == (1.0, True)
     env.close()
+
+
+SPACES: list[gymnasium.Space[Any]] = [
+    UnicodeText(),
+    UnicodeText(3),
+    ImageSpace(),
+    Choice(("a", "b")),
+]
+
+
+@pytest.mark.parametrize("space", [*SPACES, observation_space(), response_space()], ids=repr)
+def test_samples_are_inside_and_repeat_by_seed(space: gymnasium.Space[Any]) -> None:
+    space.seed(5)
+    first = [space.sample() for _ in range(20)]
+    space.seed(5)
+    second = [space.sample() for _ in range(20)]
+
+    assert all(sample in space for sample in first)
+    assert first == second
+    assert not space.is_np_flattenable
+
+
+@pytest.mark.parametrize("space", SPACES, ids=repr)
+def test_spaces_compare_by_value_and_travel(space: gymnasium.Space[Any]) -> None:
+    assert copy.deepcopy(space) == space
+    assert pickle.loads(pickle.dumps(space)) == space
+    assert hash(copy.deepcopy(space)) == hash(space)
+    assert sum(space == other for other in SPACES) == 1
+
+
+@pytest.mark.parametrize("space", SPACES, ids=repr)
+def test_masked_sampling_is_refused(space: gymnasium.Space[Any]) -> None:
+    with pytest.raises(ConfigurationError, match="no masked sampling"):
+        space.sample(mask=1)
+
+
+@given(text=st.text())
+def test_unicode_text_takes_any_string(text: str) -> None:
+    assert text in UnicodeText()
+
+
+def test_spaces_refuse_what_is_too_large_or_of_another_type() -> None:
+    wide = Image.from_pil(PilImage.new("L", (9, 1)))
+
+    assert "four" not in UnicodeText(3)
+    assert 5 not in UnicodeText()
+    assert wide not in ImageSpace(8)
+    assert wide in ImageSpace(9)
+    assert wide.array() not in ImageSpace()
+    assert "c" not in Choice(("a", "b"))
+
+
+def test_observation_space_has_fixed_keys() -> None:
+    image = Image.from_pil(PilImage.new("L", (2, 2)))
+    good = {"text": "x", "images": (image,), "role": "user"}
+
+    assert good in observation_space()
+    assert {**good, "images": [image]} not in observation_space()
+    assert {**good, "extra": 1} not in observation_space()
+    assert {"text": "x", "images": ()} not in observation_space()
+    assert {**good, "role": "system"} not in observation_space()
+
+
+class Endless:
+    size = None
+
+    def task(self, index: int) -> Task:
+        return {"index": index}
+
+
+def test_list_source_gives_deep_copies() -> None:
+    source = ListSource([{"points": [1, 2]}])
+
+    source.task(0)["points"].append(3)
+
+    assert source.task(0) == {"points": [1, 2]}
+    assert isinstance(source, TaskSource)
+
+
+def test_list_source_refuses_no_rows_and_wrong_indices() -> None:
+    with pytest.raises(DatasetError, match="at least one row"):
+        ListSource([])
+    for index in (-1, 1):
+        with pytest.raises(ConfigurationError, match=f"from 0 to 0, got {index}"):
+            ListSource([{}]).task(index)
+
+
+def test_draw_covers_a_sized_source_and_repeats_by_seed() -> None:
+    source = ListSource([{"n": n} for n in range(5)])
+    rng = np.random.default_rng(3)
+
+    assert {draw_index(source, rng) for _ in range(200)} == {0, 1, 2, 3, 4}
+    first, second = (draw_index(source, np.random.default_rng(7)) for _ in range(2))
+    assert first == second
+
+
+def test_draw_from_an_endless_source_survives_a_float() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [draw_index(Endless(), rng) for _ in range(100)]
+
+    assert len(set(drawn)) == 100
+    assert all(0 <= index < ENDLESS_INDEX_LIMIT and int(float(index)) == index for index in drawn)

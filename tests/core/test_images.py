@@ -89,12 +89,6 @@ def test_transparency_is_composited_onto_white(mode: str) -> None:
     assert Image.from_bytes(image.png_bytes()) == image
 
 
-def test_sixteen_bit_grey_keeps_its_contrast() -> None:
-    deep = PilImage.fromarray(np.array([[0, 0x4000, 0x8000, 0xFFFF]], dtype=np.uint16))
-
-    assert Image.from_bytes(encode(deep)).array().tolist() == [[0, 64, 128, 255]]
-
-
 def test_png_bytes_are_returned_as_they_came() -> None:
     data = encode(gradient(), compress_level=9)
 

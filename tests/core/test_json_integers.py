@@ -1,9 +1,11 @@
-"""JSON integers written as 3.0: by every parser of calls, in every place of a schema."""
+"""JSON of tools: integers written as 3.0, and schemas without their grammar."""
 
 import json
 from typing import Any, Literal, Optional
 
 import pytest
+from fakes.needs import packages
+from fakes.processes import run_python
 
 import envkit
 from envkit.registration import make
@@ -68,21 +70,19 @@ def _spec(hint: Any, taken: list[Any]) -> ToolSpec:
 
 
 @pytest.mark.parametrize("form", _WRITTEN)
-@pytest.mark.parametrize(("hint", "written", "meant"), _HINTS)
-async def test_tool_takes_the_integers_that_its_hint_says(
-    form: str, hint: Any, written: str, meant: Any
-) -> None:
-    taken: list[Any] = []
-    spec = _spec(hint, taken)
+async def test_tool_takes_the_integers_that_its_hint_says(form: str) -> None:
+    for hint, written, meant in _HINTS:
+        taken: list[Any] = []
+        spec = _spec(hint, taken)
 
-    found = parse_tool_calls(_WRITTEN[form].format(written), tools=(spec,))
-    results = await ToolRunner(ToolSet(specs=(spec,))).run(found.calls)
+        found = parse_tool_calls(_WRITTEN[form].format(written), tools=(spec,))
+        results = await ToolRunner(ToolSet(specs=(spec,))).run(found.calls)
 
-    assert [result.status for result in results] == ["ok"], results
-    if hint is Any and form in ("qwen_xml", "qwen blocks", "glm"):
-        return  # text without a type stays text
-    assert repr(taken) == repr([meant])
-    assert json.dumps(found.calls[0].arguments) == json.dumps({"value": meant})
+        assert [result.status for result in results] == ["ok"], (hint, written, results)
+        if hint is Any and form in ("qwen_xml", "qwen blocks", "glm"):
+            continue  # text without a type stays text
+        assert repr(taken) == repr([meant]), (hint, written)
+        assert json.dumps(found.calls[0].arguments) == json.dumps({"value": meant})
 
 
 @pytest.mark.parametrize("form", _WRITTEN)
@@ -180,3 +180,37 @@ def test_environment_reads_whole_numbers() -> None:
     tags.reset(seed=0)
     assert tags.step("<action>2.0</action>").info["parse_error"] is None
     assert tags.step("<action>2.5</action>").info["parse_error"]
+
+
+IRIS = ["http://example.org/\u00fc", "http://[", "a b", "\u00fc", "//", ""]
+OURS = "from envkit.json_schema import jsonschema; library = jsonschema()"
+PLAIN = "import jsonschema as library"
+VERDICTS = f"""
+import json
+checker = library.FormatChecker()
+def valid(kind, text):
+    validator = library.Draft202012Validator({{"format": kind}}, format_checker=checker)
+    return [error.message for error in validator.iter_errors(text)]
+print(json.dumps([valid(kind, text) for kind in sorted(checker.checkers) for text in {IRIS!r}]))
+"""
+TOOL = """
+import sys
+from envkit.tools import ToolSpec
+spec = ToolSpec(name="go", description="Go.", parameters={"properties": {"to": {"enum": ["a"]}}})
+print(spec.validate({"to": "b"}))
+print("lark" in sys.modules, "rfc3987_syntax" in sys.modules)
+"""
+
+
+@pytest.mark.slow  # the plain import takes five seconds
+def test_formats_get_the_verdicts_of_a_plain_import() -> None:
+    packages("rfc3987_syntax").require()
+    ours, plain = (json.loads(run_python("-c", code + VERDICTS)) for code in (OURS, PLAIN))
+    assert ours == plain
+    assert any(ours)
+
+
+def test_tool_calls_are_validated_without_the_grammar() -> None:
+    said, imported = run_python("-c", TOOL).splitlines()
+    assert "'b' is not one of ['a']" in said
+    assert imported == "False False"

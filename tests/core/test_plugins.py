@@ -2,16 +2,16 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 from fakes.command import run_envkit
+from fakes.matrix import share
 
 import envkit
-from envkit import registration
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, ContractError, MissingDependencyError
 from envkit.plugins import load_named, load_plugin, load_policy
@@ -39,10 +39,8 @@ _GROUPS = ("envs", "collections", "engines", "sinks", "commands", "checks", "pro
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give a function that installs a distribution whose module has this text."""
-    before, known = dict(gymnasium.registry), dict(registration._registered)
-    listed = dict(registration._plugins)
 
     def write(text: str, value: str = "sickly:thing") -> None:
         info = tmp_path / "sickly_plugin-1.0.dist-info"
@@ -55,15 +53,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "sickly", raising=False)
 
-    yield write
-    for registry, kept in ((gymnasium.registry, before), (registration._registered, known)):
-        registry.clear()
-        registry.update(kept)  # pyright: ignore[reportArgumentType, reportCallIssue]  # each its own
-    registration._plugins.clear()
-    registration._plugins.update(listed)
+    return write
 
 
-@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("way", share(_WAYS, of=4))  # the last test of this file takes all
 def test_plugin_that_fails_costs_only_itself_and_is_named(
     way: str, install: Callable[[str], None]
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
@@ -126,14 +126,12 @@ JSON = st.recursive(
 
 
 @given(data=JSON)
-@settings(max_examples=300, deadline=None)
 def test_storing_twice_changes_nothing(data: Any) -> None:
     once = stored(data)
     assert stored(once) == once
 
 
 @given(data=JSON, name=st.sampled_from(SECRET), path=st.lists(st.sampled_from(PLAIN), max_size=4))
-@settings(max_examples=300, deadline=None)
 def test_a_secret_at_any_depth_is_never_written(data: Any, name: str, path: list[str]) -> None:
     value: Any = {name: KEY, "beside": data}
     for part in path:
@@ -149,21 +147,18 @@ WORD = st.text(string.ascii_letters, min_size=1, max_size=8)
 
 
 @given(data=st.dictionaries(st.sampled_from(PLAIN), WORD | st.integers() | st.lists(WORD)))
-@settings(max_examples=300, deadline=None)
 def test_plain_settings_are_never_changed(data: dict[str, Any]) -> None:
     assert stored(data) == data
     assert without_secrets(data) == data
 
 
 @given(user=st.text(string.ascii_letters + ":.-_%!", min_size=1, max_size=20), rest=WORD)
-@settings(max_examples=300, deadline=None)
 def test_user_of_an_address_is_never_shown(user: str, rest: str) -> None:
     shown = hidden(f"cannot reach http://{user}@host/{rest}: refused")
     assert shown == f"cannot reach http://{HIDDEN}@host/{rest}: refused"
 
 
 @given(text=st.text())
-@settings(max_examples=300, deadline=None)
 def test_messages_without_secrets_are_unchanged(text: str) -> None:
     if "://" not in text and "authorization" not in text.lower():
         assert hidden(text) == text

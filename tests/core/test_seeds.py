@@ -1,6 +1,9 @@
+"""Checks of chosen values: seeds at every entry, choices and ranges."""
+
 import json
+import math
 from collections.abc import Callable
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import envkit
 from envkit.errors import ConfigurationError
 from envkit.faults import FaultPlan
 from envkit.metrics.intervals import mean_interval
+from envkit.ranges import at_least, one_of, positive, within
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig
 from envkit.rollout.engine import Sampling
@@ -19,7 +23,7 @@ from envkit.seeds import checked_seed
 from envkit.spaces import UnicodeText
 from envkit.wrappers import Curriculum, InjectFaults, LevelProgress, RecordEpisode, SwapImage
 from envkit_canary import CanaryEnv
-from envkit_certify.audit import audit_env
+from envkit_certify.blind_report import blind_report
 from envkit_certify.certified import Plan
 from envkit_desktop.source import DesktopTasks
 from envkit_exchange.tasks import TaskDraw
@@ -55,7 +59,7 @@ _ENTRIES: dict[str, Callable[[Any], object]] = {
     "UnicodeText": lambda seed: UnicodeText(seed=seed),
     "mean_interval": lambda seed: mean_interval([0.1, 0.5, 0.2, 0.9, 0.3], seed=seed),
     "check_env": lambda seed: envkit.check_env(CanaryEnv(), seed=seed, episodes=1),
-    "audit_env": lambda seed: audit_env(CanaryEnv(), seed=seed, episodes=1),
+    "blind_report": lambda seed: blind_report(CanaryEnv(), seed=seed, episodes=1),
     "certify": lambda seed: Plan(target="canary-v0", seed=seed),
     "geo3k": lambda seed: ProceduralSource(seed=seed),
     "desktop": lambda seed: DesktopTasks(seed=seed),
@@ -93,3 +97,37 @@ def test_seed_becomes_a_python_integer() -> None:
     wrapped = _curriculum()
     wrapped.reset(seed=np.int64(7))  # pyright: ignore[reportArgumentType]
     json.dumps(wrapped.progress.to_json())
+
+
+class _Pace(StrEnum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
+def test_choice_is_returned_and_a_wrong_one_shows_all() -> None:
+    assert one_of("pace", "fast", _Pace) == _Pace.FAST
+    assert one_of("level", None, (1, 2, None)) is None
+    with pytest.raises(ConfigurationError, match="one of 'slow', 'fast', got 'odd'"):
+        one_of("pace", "odd", _Pace)
+    with pytest.raises(ConfigurationError, match=r"got \[1\]$"):
+        one_of("level", [1], {1, 2})  # type: ignore[arg-type]
+
+
+def test_ranges_allow_the_limit_and_none() -> None:
+    at_least(1, turns=1, tokens=None)
+    positive(wait_s=1e-9, limit_s=None)
+    within(0, 1, low=0, high=1, share=None)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, -math.inf])
+def test_ranges_refuse_what_is_below_the_limit(value: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"^turns must be at least 1, got "):
+        at_least(1, tokens=2, turns=value)
+    with pytest.raises(ConfigurationError, match=r"^wait_s must be positive, got "):
+        positive(limit_s=1, wait_s=value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+def test_ranges_refuse_what_is_outside(value: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"^share must be 0 to 1, got "):
+        within(0, 1, size=1, share=value)

@@ -77,8 +77,7 @@ class MaybeEnv(PaysEnv):
 @pytest.fixture(autouse=True)
 def _registered() -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     register_toys({"toy-pays-v0": PaysEnv})
-    if "envkit/toy-maybe-v0" not in gymnasium.registry:
-        envkit.register("toy-maybe-v0", MaybeEnv)
+    envkit.register("toy-maybe-v0", MaybeEnv)
 
 
 async def played(env: Any, **options: Any) -> Trajectory:
@@ -336,8 +335,7 @@ def _fine_all(roles: Mapping[str, Trajectory]) -> dict[str, float]:
 
 
 async def test_roles_are_judged_by_their_own_rewards_before_adjustment() -> None:
-    if "envkit/toy-judged-guess-v0" not in gymnasium.registry:
-        envkit.register("toy-judged-guess-v0", GuessEnv, reward_threshold=0.5)
+    envkit.register("toy-judged-guess-v0", GuessEnv, reward_threshold=0.5)
     codec = text_codec()
     for adjust in (None, _fine_all):
         env = envkit.make("toy-judged-guess-v0")

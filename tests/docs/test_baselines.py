@@ -149,7 +149,7 @@ def test_all_answers_have_the_form_of_one_reply_and_hold_the_right_one(baselines
 def test_all_answers_of_an_environment_with_choices_are_its_choices(baselines: Any) -> None:
     env: Any = envkit.make("geo3k-v0")
     context = at_start(env, 0)
-    hooks = env.unwrapped.audit_hooks()
+    hooks = env.unwrapped.certification_hooks()
     expected = "\n".join(hooks.reply(choice) for choice in hooks.choices(context.task))
     assert baselines.policies.all_answers(context) == expected
 

@@ -65,7 +65,7 @@ def test_hints_of_every_environment_can_be_read() -> None:
         ("computer-use-v0", {"families": "form"}, "families must be a list"),
         ("computer-use-linux-v0", {"limits": {"memory_mb": 1}}, "limits must be Limits"),
         ("computer-use-page-v0", {"faults": {"rate": 1}}, "faults must be FaultPlan"),
-        ("refine-v0", {"solvers": 10**9}, "solvers and rewriters must be 1 to 64"),
+        ("refine-v0", {"solvers": 10**9}, "solvers must be 1 to 64"),
         ("canary-v0", {"max_turns": 0}, "max_turns must be at least 1"),
         ("gymnasium-v0", {"max_turns": 0}, "max_turns must be at least 1"),
         ("openenv-v0", {"base_url": "http://127.0.0.1", "max_turns": 0}, "must be at least 1"),

@@ -1,9 +1,9 @@
-"""A hundred thousand malformed replies for every environment, and none makes it raise."""
+"""A hundred thousand malformed replies, and what a cut one is worth, for every environment."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fakes.malformed_replies import feed, huge_replies, malformed_replies
@@ -12,13 +12,9 @@ from fakes.needs import REASONING_GYM
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit_actions import (
-    FAMILIES,
-    Action,
-    ActionKind,
-    InexpressibleActionError,
-    Status,
-)
+from envkit.env import Env, PolicyContext
+from envkit.reply import CUT, CUT_NOTICE, FinishReason, Reply
+from envkit_actions import FAMILIES, Action, ActionKind, InexpressibleActionError, Status
 from envkit_desktop import ComputerUseEnv
 
 PER_ENVIRONMENT = 100_000
@@ -41,18 +37,22 @@ class Way:
 
 
 THOUGHT = "<think>Let me see.</think>\n"
+
 TAGS = (f"{THOUGHT}<search>river Vessa</search>", f"{THOUGHT}<answer>nobody</answer>")
+
 SEARCH = (
     'I look.\n<tool_call>\n{"name": "search", "arguments": {"query": "Tindel", "topk": 2}}\n'
     "</tool_call>",
     "<answer>nobody</answer>",
 )
+
 GEOMETRY = (
     '<tool_call>{"name": "calc_score", "arguments": {"answer": "-\\\\frac{5}{2}"}}</tool_call>',
     '<tool_call>{"name": "zoom", "arguments": {"region": [0, 0.25, 0.5, 1]}}</tool_call>',
     "So \\boxed{-\\frac{5}{2}}.",
     "\\boxed{-\\text{about } 2\\sqrt{3} : 7^{2} \\approx -3}",
 )
+
 ACTIONS = (
     Action(kind=ActionKind.CLICK, x=30, y=40),
     Action(kind=ActionKind.TYPE, text="it's <b>"),
@@ -169,3 +169,44 @@ def test_replies_are_the_same_for_one_seed_and_of_every_kind() -> None:
     assert len(set(replies)) > 6000
     lengths = [len(reply) for reply in itertools.islice(huge_replies("a", TAGS), 2)]
     assert min(lengths) >= 10_000_000
+
+
+LAKE = {"env": "FrozenLake-v1", "env_kwargs": {"is_slippery": False}}
+
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "canary-v0": {},
+    "geo3k-v0": {},
+    "search-v0": {},
+    "search-v0 tools": {"protocol": "tools"},
+    "gymnasium-v0": LAKE,
+    "gymnasium-v0 tags": {**LAKE, "action_form": "tags"},
+    "computer-use-v0": {"families": ["toggle_checks"]},
+}
+
+HOW: dict[str, Callable[[str], Reply]] = {
+    "cut after the whole text": lambda text: Reply(text=text, finish=FinishReason.LENGTH),
+    "cut inside the text": lambda text: Reply(
+        text=text[: len(text) // 2], finish=FinishReason.LENGTH
+    ),
+    "only thought": lambda text: Reply(text=text, opened="<think>"),
+    "thought of the model": lambda text: Reply(text=f"<think>Maybe:\n{text}"),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_answer_that_was_cut_or_only_thought_earns_nothing(name: str, how: str) -> None:
+    env = cast(Env, envkit.make(name.split()[0], **ENVIRONMENTS[name]).unwrapped)
+    observation, _ = env.reset(seed=3)
+    context = PolicyContext(
+        env=env, task=env.task, turn=0, messages=(env.format_observation(observation),), seed=3
+    )
+    reply = HOW[how](env.oracle()(context).replace("</think>", ""))
+    env.announce(reply)
+    step = env.step(reply.text)
+
+    assert (step.reward, step.terminated) == (0.0, False)
+    assert step.info["tool_call"] is None
+    assert step.info["parse_error"] == CUT if reply.is_cut else step.info["parse_error"]
+    assert (CUT_NOTICE in step.observation["text"]) == reply.is_cut
+    env.close()

@@ -4,30 +4,21 @@ import json
 from typing import Any, cast
 
 import pytest
+from fakes.oracles import steps_of
 
 import envkit
-from envkit.env import Env, PolicyContext
+from envkit.env import Env
 from envkit.marks import mark_problems, words
-from envkit.turns import Step
 from envkit_actions import FAMILIES, Action, ActionKind, InexpressibleActionError, marks
 from envkit_actions.dialect import Dialect
 from envkit_desktop.env import ComputerUseEnv
-
-
-def play(env: Env, seed: int) -> list[Step]:
-    policy, steps = env.oracle(), []
-    env.reset(seed=seed)
-    while not steps or not (steps[-1].terminated or steps[-1].truncated):
-        context = PolicyContext(env=env, task=env.task, turn=len(steps), messages=(), seed=seed)
-        steps.append(env.step(policy(context)))
-    return steps
 
 
 @pytest.mark.parametrize("dialect", sorted(FAMILIES))
 def test_oracle_marks_every_turn_of_computer_use_in_every_dialect(dialect: str) -> None:
     env = ComputerUseEnv(action=dialect)
     for seed in range(6):
-        for step in play(env, seed):
+        for step in steps_of(env, seed=seed):
             done = step.info["marks"]
             assert len(done) == step.info["actions"] > 0
             assert list(mark_problems(done)) == []
@@ -58,7 +49,7 @@ def test_click_is_marked_where_the_pointer_lands_in_every_dialect(dialect: str) 
 def test_oracle_marks_every_turn_of_other_environments(
     env_id: str, arguments: dict[str, Any]
 ) -> None:
-    for step in play(cast("Env", envkit.make(env_id, **arguments).unwrapped), 3):
+    for step in steps_of(envkit.make(env_id, **arguments).unwrapped, seed=3):
         assert step.info["marks"]
         assert list(mark_problems(step.info["marks"])) == []
 

@@ -2,6 +2,8 @@
 
 from typing import Any, Protocol
 
+from fakes.gateway_run import Run
+
 from envkit.trajectory import Trajectory
 
 
@@ -21,3 +23,13 @@ def line_of(trajectory: Trajectory) -> dict[str, Any]:
         "untrained": about["untrained"],
         "refused": about["requests"].get("refused", 0),
     }
+
+
+def trained(run: Run, *, turns: int | None = None, sequences: int | None = None) -> Trajectory:
+    """Return the episode of a client that was refused nothing and whose every reply is trained."""
+    trajectory = run.trajectory()
+    assert run.session.refusal is None
+    assert turns in (None, len(trajectory.turns))
+    assert sequences in (None, len(trajectory.sequences()))
+    assert trajectory.trained_token_count == trajectory.sampled_token_count
+    return trajectory

@@ -14,6 +14,11 @@ from envkit_transformers import builtin_model_dir
 ANSWER = "  It is done. \n"
 
 
+def add(a: float, b: float) -> float:
+    """Add two numbers."""
+    return a + b
+
+
 @cache
 def codec() -> ChatCodec:
     return load_codec(builtin_model_dir())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import docx
 import openpyxl
+from fakes.osworld import saved
 
 from envkit_linux_desktop.tasks.checks import Check
 from envkit_linux_desktop.tasks.scenario import Scenario
@@ -18,18 +19,14 @@ def _workbook(data: bytes) -> bytes:
     """Return the workbook with one more cell."""
     book = openpyxl.load_workbook(io.BytesIO(data))
     book.worksheets[-1]["J40"] = "stray"
-    stream = io.BytesIO()
-    book.save(stream)
-    return stream.getvalue()
+    return saved(book)
 
 
 def _document(data: bytes) -> bytes:
     """Return the document with one more paragraph."""
     document = docx.Document(io.BytesIO(data))
     document.add_paragraph("Stray.")
-    stream = io.BytesIO()
-    document.save(stream)
-    return stream.getvalue()
+    return saved(document)
 
 
 def _spoilt(path: str, data: bytes) -> bytes:

@@ -1,12 +1,9 @@
-"""Help for tests of real desktops: what is left on the machine, and playing an episode."""
+"""Help for tests of real desktops: rows of tasks, and what is left on the machine."""
 
 import os
 import time
 from pathlib import Path
 from typing import Any
-
-from envkit.env import Policy, PolicyContext
-from envkit_linux_desktop import LinuxDesktopEnv
 
 
 def children() -> set[int]:
@@ -38,14 +35,3 @@ def _folders(pattern: str) -> set[Path]:
 def row(family: str, *, level: int = 1, draw: int = 0) -> dict[str, Any]:
     """Return a task."""
     return {"id": f"{family}/{level}/{draw}", "family": family, "level": level, "draw": draw}
-
-
-def play(env: LinuxDesktopEnv, task: dict[str, Any], policy: Policy) -> float:
-    """Play an episode and return its last reward."""
-    env.reset(seed=0, options={"task": task})
-    for turn in range(env.max_turns):
-        reply = policy(PolicyContext(env=env, task=task, turn=turn, messages=(), seed=0))
-        _, reward, terminated, truncated, _ = env.step(reply)
-        if terminated or truncated:
-            return float(reward)
-    raise AssertionError("the episode did not end")

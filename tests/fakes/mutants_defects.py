@@ -410,10 +410,10 @@ def _anything(task: Task, answer: str) -> float:
 
 
 def grades_loosely(base: Base) -> Base:
-    def audit_hooks(self: Any) -> Any:
+    def certification_hooks(self: Any) -> Any:
         from dataclasses import replace
 
-        hooks = base.audit_hooks(self)  # pyright: ignore[reportAttributeAccessIssue]
+        hooks = base.certification_hooks(self)  # pyright: ignore[reportAttributeAccessIssue]
         return replace(hooks, grade=_anything)
 
-    return mixed(base, audit_hooks=audit_hooks)
+    return mixed(base, certification_hooks=certification_hooks)

@@ -14,23 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from fakes.planted_bases import (
-    Canary,
-    Chart,
-    Count,
-    Desktop,
-    Geo3k,
-    Maze,
-    Picture,
-    Receipt,
-    Refine,
-    Search,
-    ShapedDesktop,
-    Spell,
-    changed,
-    number,
-    sign,
-)
+from fakes import planted_bases
 from fakes.planted_tools import Bank, Regex, Sort, Twenty, schema
 from PIL import Image as PilImage
 from PIL import ImageDraw
@@ -51,25 +35,25 @@ NAMES: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "
 WORDS: Final = dict(zip("0123456789", NAMES, strict=True))
 
 
-class PaysPartsOfTheCode(Canary):
+class PaysPartsOfTheCode(planted_bases.Canary):
     """The grader looks for the reply in the code, so one of its characters is enough."""
 
     def on_turn(self, response_text: str) -> Turn:
         code, said = self.task["codes"][self.turn], self.reply.final.strip().upper()
         if said and said in code:
             self.reply = self.reply.with_text(code)
-            return changed(super().on_turn(code), answer=said)
+            return planted_bases.changed(super().on_turn(code), answer=said)
         return super().on_turn(response_text)
 
 
-class RepeatsThePicture(Canary):
+class RepeatsThePicture(planted_bases.Canary):
     """From the second turn on, the image shows the code of the turn before."""
 
     def _picture(self, turn: int) -> Image:
         return super()._picture(max(0, turn - 1))
 
 
-class SharesTheTask(Canary):
+class SharesTheTask(planted_bases.Canary):
     """All instances in a process grade against the task of the latest reset."""
 
     latest: ClassVar[Task] = {}
@@ -86,7 +70,7 @@ class SharesTheTask(Canary):
         SharesTheTask.latest = self.task
 
 
-class ChangesTheCallersTask(Canary):
+class ChangesTheCallersTask(planted_bases.Canary):
     """Reset changes the caller's row, so the episodes of a group play different tasks."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
@@ -96,16 +80,16 @@ class ChangesTheCallersTask(Canary):
         return start
 
 
-class PaysTheLastCodeTwice(Canary):
+class PaysTheLastCodeTwice(planted_bases.Canary):
     """The last code pays double: the threshold is reached with a code read wrong."""
 
     def on_turn(self, response_text: str) -> Turn:
         turn = super().on_turn(response_text)
         reward = turn.reward * (2 if turn.done else 1)
-        return changed(turn, reward=reward, reward_terms={"code": reward})
+        return planted_bases.changed(turn, reward=reward, reward_terms={"code": reward})
 
 
-class SolvesForX(Geo3k):
+class SolvesForX(planted_bases.Geo3k):
     """The grader solves an answer for its unknown, so the answer "x" is always right."""
 
     def _grade(self, answer: str | None) -> Grade:
@@ -113,17 +97,19 @@ class SolvesForX(Geo3k):
         return super()._grade(self.task["answer"] if is_unknown else answer)
 
 
-class DescribesTheFigureInWords(Geo3k):
+class DescribesTheFigureInWords(planted_bases.Geo3k):
     """The figure's alternative text spells the answer in words."""
 
     def on_reset(self, task: Task) -> Turn:
         turn = super().on_reset(task)
         said = re.sub(r"\\frac\{(.+)\}\{(.+)\}", r"\1 over \2", task["answer"])
         words = "".join(f" {WORDS[c]} " if c in WORDS else c for c in said)
-        return changed(turn, text=f"{turn.text}\n[figure: x marks {' '.join(words.split())}]")
+        return planted_bases.changed(
+            turn, text=f"{turn.text}\n[figure: x marks {' '.join(words.split())}]"
+        )
 
 
-class ShiftsLabels(Geo3k):
+class ShiftsLabels(planted_bases.Geo3k):
     """Numbers in the figure are one larger than those of the problem."""
 
     def on_reset(self, task: Task) -> Turn:
@@ -145,14 +131,14 @@ class ShiftsLabels(Geo3k):
             self._pictures = (draw(Figure.from_json({**figure, "labels": labels})),)
 
 
-class TestsOnTrain(Geo3k):
+class TestsOnTrain(planted_bases.Geo3k):
     """The test split draws the tasks of the training split."""
 
     def __init__(self, *, split: str = "train", **arguments: Any) -> None:
         super().__init__(split="train" if split == "test" else split, **arguments)
 
 
-class TerminatesAtTheLimit(Geo3k):
+class TerminatesAtTheLimit(planted_bases.Geo3k):
     """Running out of turns is reported as termination, so no value is bootstrapped."""
 
     def on_turn(self, response_text: str) -> Turn:
@@ -161,15 +147,15 @@ class TerminatesAtTheLimit(Geo3k):
         return Turn(turn.text, turn.images, turn.role, turn.reward, is_over, turn.info)
 
 
-class SucceedsWithAnyAnswer(Geo3k):
+class SucceedsWithAnyAnswer(planted_bases.Geo3k):
     """Any final answer counts as success, whatever its reward."""
 
     def on_turn(self, response_text: str) -> Turn:
         turn = super().on_turn(response_text)
-        return changed(turn, is_success=turn.done)
+        return planted_bases.changed(turn, is_success=turn.done)
 
 
-class GradesTheConversation(Search):
+class GradesTheConversation(planted_bases.Search):
     """The answer is looked for in the whole conversation, search results included."""
 
     def _verdict(self) -> Verdict:
@@ -177,12 +163,14 @@ class GradesTheConversation(Search):
         return replace(verdict, is_exact=verdict.is_exact or verdict.has_gold)
 
 
-class RefersToTheAnswer(Search):
+class RefersToTheAnswer(planted_bases.Search):
     """The question's reference number is the answer in ROT13."""
 
     async def on_areset(self, task: Task) -> Turn:
         turn = await super().on_areset(task)
-        return changed(turn, text=f"{turn.text}\nRef. {codecs.encode(task['answers'][0], 'rot13')}")
+        return planted_bases.changed(
+            turn, text=f"{turn.text}\nRef. {codecs.encode(task['answers'][0], 'rot13')}"
+        )
 
 
 class _SharedIds:
@@ -197,7 +185,7 @@ class _SharedIds:
         return {**self._source.task(index), "id": f"world/train/{index % 8}"}
 
 
-class RepeatsIds(Search):
+class RepeatsIds(planted_bases.Search):
     """Different tasks have the same id, so a trainer takes them for one."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -205,22 +193,22 @@ class RepeatsIds(Search):
         self.tasks = _SharedIds(self._source)
 
 
-class CannotReachTheThreshold(Search):
+class CannotReachTheThreshold(planted_bases.Search):
     """The threshold includes a bonus that is never paid: no episode counts as solved."""
 
     default_threshold = 1.2
 
 
-class PaysProgressNotRegress(ShapedDesktop):
+class PaysProgressNotRegress(planted_bases.ShapedDesktop):
     """Progress pays, regress costs nothing: doing and undoing earns without end."""
 
     def on_turn(self, response_text: str) -> Turn:
         turn = super().on_turn(response_text)
         terms = {name: max(0.0, value) for name, value in turn.info["reward_terms"].items()}
-        return changed(turn, reward=sum(terms.values()), reward_terms=terms)
+        return planted_bases.changed(turn, reward=sum(terms.values()), reward_terms=terms)
 
 
-class HalvesScreenshots(Desktop):
+class HalvesScreenshots(planted_bases.Desktop):
     """Screenshots have half the size that clicks refer to."""
 
     def _turn(self, *arguments: Any, **options: Any) -> Turn:
@@ -230,30 +218,30 @@ class HalvesScreenshots(Desktop):
         return Turn(turn.text, [small], turn.role, turn.reward, turn.done, turn.info)
 
 
-class CountsOnlyEndings(Desktop):
+class CountsOnlyEndings(planted_bases.Desktop):
     """Tasks that a button hands in are paid, but are never successes."""
 
     def on_turn(self, response_text: str) -> Turn:
         turn = super().on_turn(response_text)
         parsed = self.dialect.read(self.reply)
         is_ended = any(action.is_end for action in parsed.actions)
-        return changed(turn, is_success=turn.reward > 0 and is_ended)
+        return planted_bases.changed(turn, is_success=turn.reward > 0 and is_ended)
 
 
-class PaysTheBestSolution(Refine):
+class PaysTheBestSolution(planted_bases.Refine):
     """The selector is paid for the best solution, whichever it picks."""
 
     def _select(self, reply: Reply | None) -> Any:
         turns = super()._select(reply)
         best = max(map(self.score_of, self.candidates), default=0.0)
         self._scores["selector"] = best
-        return {role: changed(turn, score=best) for role, turn in turns.items()}
+        return {role: planted_bases.changed(turn, score=best) for role, turn in turns.items()}
 
 
-class ShowsTheFirstPosition(Maze):
+class ShowsTheFirstPosition(planted_bases.Maze):
     """The image never changes: it shows the start after every move."""
 
-    def picture(self) -> Picture:
+    def picture(self) -> planted_bases.Picture:
         at, self.state["at"] = self.state["at"], self.task["start"]
         try:
             return super().picture()
@@ -261,7 +249,7 @@ class ShowsTheFirstPosition(Maze):
             self.state["at"] = at
 
 
-class ChargesMoreThanItPays(Maze):
+class ChargesMoreThanItPays(planted_bases.Maze):
     """A move costs more than a twelfth of the goal, so never moving is the best policy."""
 
     def on_turn(self, response_text: str) -> Turn:
@@ -276,7 +264,7 @@ class ChargesMoreThanItPays(Maze):
         return Turn(turn.text, turn.images, turn.role, turn.reward + cost, turn.done, info)
 
 
-class NeverRollsBack(Maze):
+class NeverRollsBack(planted_bases.Maze):
     """Restoring an earlier snapshot keeps the later position."""
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -284,15 +272,15 @@ class NeverRollsBack(Maze):
             self.state = state
 
 
-class SizesByCount(Count):
+class SizesByCount(planted_bases.Count):
     """The size of the image depends on the numbers to count."""
 
-    def picture(self, task: Task) -> Picture:
+    def picture(self, task: Task) -> planted_bases.Picture:
         dots = super().picture(task)
         return dots.resize((200 + 4 * task["red"], 200 + 4 * task["blue"]))
 
 
-class RoundsDistractors(Chart):
+class RoundsDistractors(planted_bases.Chart):
     """All wrong options are multiples of ten, and the right one rarely is."""
 
     def options(self, task: Task) -> list[int]:
@@ -300,10 +288,10 @@ class RoundsDistractors(Chart):
         return [value if value == right else round(value, -1) for value in task["options"]]
 
 
-class ColoursByAnswer(Chart):
+class ColoursByAnswer(planted_bases.Chart):
     """The background has one colour per right letter."""
 
-    def picture(self, task: Task) -> Picture:
+    def picture(self, task: Task) -> planted_bases.Picture:
         picture = super().picture(task)
         colour = {"A": (255, 250, 250), "B": (250, 255, 250), "C": (250, 250, 255)}
         paper = colour.get(self.solve(task, 0), (250, 250, 250))
@@ -312,7 +300,7 @@ class ColoursByAnswer(Chart):
         return PilImage.fromarray(pixels)
 
 
-class SolvesEverything(Chart):
+class SolvesEverything(planted_bases.Chart):
     """The threshold is 0, so a wrong answer counts as solved."""
 
     default_threshold = 0.0
@@ -324,7 +312,9 @@ class PaysForRejecting(Regex):
     def judge(self, matched: list[bool], rejected: list[bool]) -> Turn:
         passed = [*matched, *rejected]
         share = sum(passed) / len(passed)
-        return changed(self.end(all(passed)), reward=share, reward_terms={"answer": share})
+        return planted_bases.changed(
+            self.end(all(passed)), reward=share, reward_terms={"answer": share}
+        )
 
 
 class AcceptsAPartOfTheOrder(Sort):
@@ -367,7 +357,7 @@ class HidesTheNumber(Twenty):
     def start(self, task: Task) -> Turn:
         turn = super().start(task)
         marks = "".join("\u200b\u200c"[int(bit)] for bit in f"{task['number']:010b}")
-        return changed(turn, text=turn.text + marks)
+        return planted_bases.changed(turn, text=turn.text + marks)
 
 
 class SeedsTheGlobalGenerator(Twenty):
@@ -387,19 +377,21 @@ class PaysInAdvance(Twenty):
     def tell(self, is_above: bool) -> Turn:
         advance = 0.0 if self.state.get("paid") else 1.0
         self.state["paid"] = True
-        return changed(super().tell(is_above), reward=advance, reward_terms={"advance": advance})
+        return planted_bases.changed(
+            super().tell(is_above), reward=advance, reward_terms={"advance": advance}
+        )
 
     def end(self, is_right: bool) -> Turn:
         turn = super().end(is_right)
         reward = turn.reward - float(bool(self.state.get("paid")))
-        return changed(turn, reward=reward, reward_terms={"answer": reward})
+        return planted_bases.changed(turn, reward=reward, reward_terms={"answer": reward})
 
 
 class WithdrawsSuccess(Bank):
     """Success is reported while the accounts are equal, and withdrawn in the last step."""
 
     def told(self, turn: Turn) -> Turn:
-        return changed(turn, is_success=not turn.done and self.is_equal())
+        return planted_bases.changed(turn, is_success=not turn.done and self.is_equal())
 
 
 class KeepsStatePerThread(Bank):
@@ -420,14 +412,14 @@ class KeepsStatePerThread(Bank):
         self._local.state = value
 
 
-class ComparesSetsOfLetters(Spell):
+class ComparesSetsOfLetters(planted_bases.Spell):
     """The grader compares sets of letters, so the alphabet contains every word."""
 
     def is_right(self, letters: list[str]) -> bool:
         return set(letters) >= set(self.task["word"])
 
 
-class HintsPileUp(Spell):
+class HintsPileUp(planted_bases.Spell):
     """Each mistake reveals another half of the word."""
 
     def again(self) -> str:
@@ -436,14 +428,14 @@ class HintsPileUp(Spell):
         return f"Not correct. The word {half}."
 
 
-class DrawsOnTheCachedSign(Spell):
+class DrawsOnTheCachedSign(planted_bases.Spell):
     """A mistake crosses out the cached image, which later episodes of the task show."""
 
-    cache: ClassVar[dict[str, Picture]] = {}
+    cache: ClassVar[dict[str, planted_bases.Picture]] = {}
 
-    def picture(self) -> Picture:
+    def picture(self) -> planted_bases.Picture:
         word = self.task["word"]
-        cached = DrawsOnTheCachedSign.cache.setdefault(word, sign(word))
+        cached = DrawsOnTheCachedSign.cache.setdefault(word, planted_bases.sign(word))
         return cached.copy()
 
     def again(self) -> str:
@@ -451,7 +443,7 @@ class DrawsOnTheCachedSign(Spell):
         return super().again()
 
 
-class EvaluatesTheReply(Receipt):
+class EvaluatesTheReply(planted_bases.Receipt):
     """The reply is put into a comparison that Python evaluates: "1 or 0" is always right."""
 
     def grade(self, said: str) -> Turn | None:
@@ -465,11 +457,11 @@ class EvaluatesTheReply(Receipt):
         return self.end(bool(is_right))
 
 
-class AcceptsInfinity(Receipt):
+class AcceptsInfinity(planted_bases.Receipt):
     """The tolerance is relative to the reply, so an infinite reply is close to every total."""
 
     def grade(self, said: str) -> Turn | None:
-        value, total = number(said), sum(self.task["prices"]) / 100
+        value, total = planted_bases.number(said), sum(self.task["prices"]) / 100
         if value is None:
             return None
         return self.end(abs(value - total) <= 0.0001 * abs(value))

@@ -25,34 +25,17 @@ class PromptPlayer(AnyPlayer):
         self.played: list[EpisodeSpec] = []
         self.resumed: list[Trajectory] = []
 
-    async def play(
-        self, env: object, spec: EpisodeSpec | None = None, *, interrupt: Any = None, **_: Any
+    async def play_spec(
+        self, env: object, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
-        assert spec is not None
-        self.played.append(spec)
-        return await self._ended(spec.episode_id, spec.group_id, dict(spec.metadata), interrupt)
-
-    async def resume(
-        self, trajectory: Trajectory, env: object, *, interrupt: Any = None, **_: Any
-    ) -> tuple[Trajectory, ...]:
-        self.resumed.append(trajectory)
-        metadata = dict(trajectory.metadata)
-        return await self._ended(trajectory.episode_id, trajectory.group_id, metadata, interrupt)
-
-    async def _ended(
-        self, episode_id: str, group_id: str | None, metadata: dict[str, Any], interrupt: Interrupt
-    ) -> tuple[Trajectory, ...]:
+        if spec.earlier is None:
+            self.played.append(spec)
+        else:
+            self.resumed.append(spec.earlier)
+        metadata = dict(spec.metadata)
         reason = await self._ending(metadata["group"], metadata["member"], interrupt)
-        return (
-            build(
-                (), stop_reason=reason, episode_id=episode_id, group_id=group_id, metadata=metadata
-            ),
-        )
-
-    async def play_with(
-        self, env: Any, spec: Any, options: Any, interrupt: Any
-    ) -> tuple[Trajectory, ...]:
-        raise NotImplementedError
+        name, group = spec.episode_id, spec.group_id
+        return (build((), stop_reason=reason, episode_id=name, group_id=group, metadata=metadata),)
 
     async def end_session(self, episode_id: str) -> None:
         raise NotImplementedError
@@ -90,36 +73,27 @@ class TreePlayer(PromptPlayer):
         self.ended: list[str] = []
         self.running = self.most = 0
 
-    async def play(
-        self, env: object, spec: EpisodeSpec | None = None, *, interrupt: Any = None, **_: Any
+    async def play_spec(
+        self, env: object, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
-        assert spec is not None
+        self.interrupts.append(interrupt)
+        if spec.earlier is not None:
+            return await self.play_fork(spec, spec.earlier)
         assert spec.snapshots is not None
         self.specs.append(spec)
-        self.interrupts.append(interrupt)
         spec.snapshots.update({n: f"{n} of trunk".encode() for n in range(self.turns)})
         return (self.leaf(spec.episode_id, group_id=spec.group_id, seed=spec.seed),)
 
-    async def resume(
-        self,
-        trajectory: Trajectory,
-        env: object,
-        *,
-        member: int = 0,
-        interrupt: Any = None,
-        snapshots: dict[int, bytes] | None = None,
-        **_: Any,
-    ) -> tuple[Trajectory, ...]:
-        assert snapshots is not None
-        name = trajectory.episode_id
-        self.forks[name], self.members[name], self.states[name] = trajectory, member, snapshots
-        self.interrupts.append(interrupt)
+    async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> tuple[Trajectory, ...]:
+        assert spec.snapshots is not None
+        name = spec.episode_id
+        self.forks[name], self.members[name], self.states[name] = fork, spec.member, spec.snapshots
         self.running += 1
         self.most = max(self.most, self.running)
         for _tick in range(3):  # all workers start before the first fork ends
             await asyncio.sleep(0)
         self.running -= 1
-        return (self.leaf(name, group_id=trajectory.group_id, origin=trajectory.origin),)
+        return (self.leaf(name, group_id=fork.group_id, origin=fork.origin, seed=fork.seed),)
 
     def leaf(self, name: str, **values: Any) -> Trajectory:
         """Return a finished episode."""

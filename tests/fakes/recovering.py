@@ -11,7 +11,7 @@ from envkit.faults import FaultPlan
 from envkit.reply import Reply
 from envkit.rollout.engine import LogprobKind
 from envkit.rollout.host import EnvHost
-from envkit.rollout.recovery import Attempt, RecoveringEnv, play_with_restarts
+from envkit.rollout.recovery import RecoveringEnv, play_with_restarts
 from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
 
@@ -46,11 +46,16 @@ async def hosted(
 
 
 def recovering(
-    host: EnvHost, retries: rollout.RetryBudget | None = None, **options: Any
+    host: EnvHost,
+    retries: rollout.RetryBudget | None = None,
+    *,
+    snapshots: dict[int, bytes] | None = None,
+    **options: Any,
 ) -> RecoveringEnv:
     """Return one attempt at the episode "e"."""
     retries = budget() if retries is None else retries
-    return RecoveringEnv(host, retries, episode_id="e", seed=5, task=None, **options)
+    spec = rollout.EpisodeSpec(episode_id="e", seed=5, snapshots=snapshots)
+    return RecoveringEnv(host, retries, spec, **options)
 
 
 class Sessions:
@@ -81,7 +86,7 @@ class Sessions:
 async def played(
     host: EnvHost,
     retries: rollout.RetryBudget,
-    play: Callable[[Attempt], Awaitable[T]],
+    play: Callable[[RecoveringEnv], Awaitable[T]],
     *,
     engine: Sessions | None = None,
     interrupt: rollout.Interrupt | None = None,
@@ -101,13 +106,13 @@ async def played(
     )
 
 
-async def three_replies(attempt: Attempt) -> tuple[int, list[str]]:
+async def three_replies(env: RecoveringEnv) -> tuple[int, list[str]]:
     """Play three replies; return the restarts and the final state."""
-    await attempt.env.reset()
+    await env.reset()
     for turn in range(2):
-        await attempt.env.step(Reply(text=f"reply {turn}"))
-    last = await attempt.env.step(Reply(text="reply 2"))
-    return attempt.restarts, list(last.step.info["history"])
+        await env.step(Reply(text=f"reply {turn}"))
+    last = await env.step(Reply(text="reply 2"))
+    return env.restarts, list(last.step.info["history"])
 
 
 def keys(world: World) -> list[tuple[str, int, int]]:

@@ -1,6 +1,5 @@
 """The two remote engines, each with its fake server, for rules that hold for both."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -92,14 +91,3 @@ KINDS = {
 }
 SEEING: Mapping[str, Any] = {"image_token_id": PAD}
 """Of servers and engines that know the placeholder of an image."""
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        TimeoutError: It does not in time.
-    """
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 from fakes.envs import register_missing
+from fakes.verl_envs import COLOURS
 from PIL import Image as PilImage
 
 from envkit.env import Capabilities, Env, Turn
@@ -11,15 +12,8 @@ from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
 from envkit.tasks import ListSource, Task
 
-COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 WORLD: Counter[str] = Counter()
 """What outlives the environments: how many were built and closed."""
-
-
-def colour_of(picture: PilImage.Image) -> str:
-    """Return the name of an image's colour, as a policy that sees would."""
-    pixel = picture.getpixel((1, 1))
-    return next(name for name, value in COLOURS.items() if value == pixel)
 
 
 class ObeyEnv(Env):

@@ -17,8 +17,8 @@ from envkit_actions.families.glm import GLM_45V
 from envkit_actions.families.openai import OPENAI
 from envkit_actions.families.osworld import OSWORLD
 from envkit_actions.families.qwen import QWEN3_VL, QWEN25_VL
+from envkit_actions.families.ui_tars import UI_TARS_10, UI_TARS_15
 from envkit_actions.families.ui_tars_mobile import UI_TARS_15_MOBILE
-from envkit_actions.families.ui_tars_words import UI_TARS_10, UI_TARS_15
 from envkit_actions.family import ActionFamily
 
 _ALL: Final[tuple[ActionFamily, ...]] = (

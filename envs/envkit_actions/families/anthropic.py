@@ -14,8 +14,8 @@ from typing import Any, Final
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.call_reply import CallFamily
-from envkit_actions.families.click_names import CLICKS, click_name
-from envkit_actions.fields import Fields, Reader, as_region
+from envkit_actions.families.click_names import CLICKS, click_name, read_move, write_move
+from envkit_actions.fields import DIRECTIONS, Fields, Reader, as_region
 from envkit_actions.keys import KeyColumn, chord, split_chord
 from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import Reading
@@ -32,7 +32,6 @@ _PROMPT: Final = (
 _ZOOM: Final = "zoom"
 _SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s*\+\s*(?=[^\s+])")
 _LONGEST_KEYS: Final = 4096
-_DIRECTIONS: Final = ("up", "down", "left", "right")
 
 
 class AnthropicFamily(CallFamily):
@@ -86,7 +85,7 @@ def _parameters(words: Sequence[str]) -> dict[str, Any]:
             "for key several in a row, such as Down Down Return; "
             "keys to hold during a click or a scroll.",
         },
-        "scroll_direction": {"type": "string", "enum": list(_DIRECTIONS)},
+        "scroll_direction": {"type": "string", "enum": list(DIRECTIONS)},
         "scroll_amount": {"type": "integer", "description": "Clicks of the wheel."},
         "duration": {"type": "number", "description": "Seconds, for hold_key and wait."},
     }
@@ -119,11 +118,6 @@ def _click(fields: Fields) -> Action:
     return Action(kind=kind, x=x, y=y, button=button, keys=_held(fields))
 
 
-def _move(fields: Fields) -> Action:
-    x, y = fields.pair("coordinate")
-    return Action(kind=ActionKind.MOVE, x=x, y=y)
-
-
 def _press(fields: Fields) -> Action:
     is_down = fields.name == "left_mouse_down"
     x, y = fields.optional_pair("coordinate")
@@ -138,7 +132,7 @@ def _drag(fields: Fields) -> Action:
 
 def _scroll(fields: Fields) -> Action:
     x, y = fields.optional_pair("coordinate")
-    direction = fields.choice("scroll_direction", {word: word for word in _DIRECTIONS})
+    direction = fields.direction("scroll_direction")
     clicks = fields.amount("scroll_amount")
     if clicks < 0:
         raise MalformedActionError(f"'scroll_amount' must be 0 or more, got {clicks}")
@@ -162,7 +156,7 @@ _READERS: Final[dict[str, Reader]] = {
     "key": _presses,
     "hold_key": _hold,
     "type": lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("text")),
-    "mouse_move": _move,
+    "mouse_move": read_move,
     **dict.fromkeys(CLICKS, _click),
     "left_click_drag": _drag,
     "left_mouse_down": _press,
@@ -184,13 +178,9 @@ def _aimed(word: str, writing: Writing) -> dict[str, Any]:
     return call
 
 
-def _write_move(writing: Writing) -> list[dict[str, Any]]:
-    return [{"action": "mouse_move", "coordinate": writing.point()}]
-
-
 def _write_press(writing: Writing) -> list[dict[str, Any]]:
     action = writing.plain()
-    before = [] if writing.at_cursor else _write_move(writing)
+    before = [] if writing.at_cursor else write_move(writing)
     is_down = action.kind is ActionKind.MOUSE_DOWN
     return [*before, {"action": "left_mouse_down" if is_down else "left_mouse_up"}]
 
@@ -213,7 +203,7 @@ def _write_hold(writing: Writing) -> list[dict[str, Any]]:
 
 
 _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
-    ActionKind.MOVE: _write_move,
+    ActionKind.MOVE: write_move,
     ActionKind.MOUSE_DOWN: _write_press,
     ActionKind.MOUSE_UP: _write_press,
     ActionKind.DRAG: _write_drag,

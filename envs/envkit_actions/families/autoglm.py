@@ -183,10 +183,6 @@ def _write_end(writing: Writing) -> str:
     return f"finish(message={_literal(text)})"
 
 
-def _write_wait(writing: Writing) -> str:
-    return f'do(action="Wait", duration="{writing.action.seconds!r} seconds")'
-
-
 _TAPS: Final = {
     (ActionKind.CLICK, Button.LEFT): "Tap",
     (ActionKind.CLICK, Button.RIGHT): "Long Press",
@@ -196,7 +192,9 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], str]]] = {
     ActionKind.DRAG: _write_swipe,
     ActionKind.KEY: _write_key,
     ActionKind.TYPE: _write_text,
-    ActionKind.WAIT: _write_wait,
+    ActionKind.WAIT: lambda writing: (
+        f'do(action="Wait", duration="{writing.action.seconds!r} seconds")'
+    ),
     ActionKind.TERMINATE: _write_end,
     ActionKind.ANSWER: _write_end,
 }

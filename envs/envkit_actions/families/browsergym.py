@@ -212,10 +212,6 @@ def _write_end(writing: Writing) -> list[str]:
     return [f"send_msg_to_user({text!r})"]
 
 
-def _write_key(writing: Writing) -> list[str]:
-    return [f"keyboard_press({writing.joined_keys(KeyColumn.PLAYWRIGHT)!r})"]
-
-
 def _milliseconds(writing: Writing) -> str:
     return f"noop(wait_ms={writing.action.seconds * 1000!r})"
 
@@ -226,7 +222,9 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
     ActionKind.DRAG: _write_drag,
     ActionKind.SCROLL: _write_scroll,
     ActionKind.TYPE: lambda writing: [f"keyboard_type({writing.action.text!r})"],
-    ActionKind.KEY: _write_key,
+    ActionKind.KEY: lambda writing: [
+        f"keyboard_press({writing.joined_keys(KeyColumn.PLAYWRIGHT)!r})"
+    ],
     ActionKind.HOLD_KEY: lambda writing: _held(writing, _milliseconds(writing)),
     ActionKind.WAIT: lambda writing: [_milliseconds(writing)],
     ActionKind.TERMINATE: _write_end,

@@ -14,7 +14,7 @@ from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.call_reply import CallFamily, write_calls
 from envkit_actions.family import Part
-from envkit_actions.fields import Fields, Reader
+from envkit_actions.fields import DIRECTIONS, Fields, Reader
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import Reading
@@ -35,7 +35,6 @@ _WHOLE: Final = 1000
 _LARGEST: Final = 999
 _MAGNITUDE: Final = 800
 """How far a scroll goes that does not say."""
-_DIRECTIONS: Final = ("up", "down", "left", "right")
 _ENTER: Final = Action(kind=ActionKind.KEY, keys=("enter",))
 _ASIDE: Final = ("intent", "safety_decision")
 
@@ -163,7 +162,7 @@ _PLACE: Final = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("x", "y", "destination_x", "destination_y"), _PLACE),
     "magnitude": {**_PLACE, "description": "How far, in thousandths of the screen."},
-    "direction": {"type": "string", "enum": list(_DIRECTIONS)},
+    "direction": {"type": "string", "enum": list(DIRECTIONS)},
     "text": {"type": "string"},
     "press_enter": {"type": "boolean"},
     "clear_before_typing": {"type": "boolean"},
@@ -211,7 +210,7 @@ def _scroll_document(fields: Fields) -> Action:
 
 
 def _scrolled(fields: Fields, place: tuple[int, int], far: float) -> Action:
-    direction = fields.choice("direction", {word: word for word in _DIRECTIONS})
+    direction = fields.direction("direction")
     fields.is_relative = True
     across, down = fields.place((far, far))
     dx, dy = direction_pixels(direction, across if direction in ("left", "right") else down)

@@ -10,13 +10,7 @@ from typing import Final
 
 from envkit_actions.action import Action, ActionKind, Button, Status
 from envkit_actions.code_reply import Code
-from envkit_actions.families.ui_tars import (
-    PlaceForm,
-    Vocabulary,
-    Word,
-    WordFamily,
-)
-from envkit_actions.families.ui_tars_words import SHARED_WORDS, SHARED_WRITERS, click
+from envkit_actions.families import ui_tars
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
@@ -44,13 +38,13 @@ _END_OF_BOX: Final = "<|end_of_box|>"
 _MEMORY: Final = re.compile(r"^[ \t]*Memory:", re.MULTILINE)
 
 
-def _aimed(kind: ActionKind, button: Button = Button.LEFT) -> Word:
-    return Word(("start_box", _INFO), click(kind, button, extras=(_INFO,)).read)
+def _aimed(kind: ActionKind, button: Button = Button.LEFT) -> ui_tars.Word:
+    return ui_tars.Word(("start_box", _INFO), ui_tars.click(kind, button, extras=(_INFO,)).read)
 
 
 def _drag(fields: Fields) -> Action:
     fields.has(_INFO)
-    return SHARED_WORDS["drag"].read(fields)
+    return ui_tars.SHARED_WORDS["drag"].read(fields)
 
 
 def _scroll(fields: Fields) -> Action:
@@ -72,7 +66,7 @@ def _done(fields: Fields) -> Action:
     return Action(kind=ActionKind.TERMINATE)
 
 
-def _write_scroll(writing: Writing, form: PlaceForm) -> str:
+def _write_scroll(writing: Writing, form: ui_tars.PlaceForm) -> str:
     writing.plain()
     direction, steps = writing.wheel_clicks()
     if direction in ("left", "right"):
@@ -81,23 +75,19 @@ def _write_scroll(writing: Writing, form: PlaceForm) -> str:
     return f"scroll({place}, direction='{direction}', step={steps})"
 
 
-def _write_end(writing: Writing, form: PlaceForm) -> str:
-    return "DONE()" if writing.action.status is Status.SUCCESS else "FAIL()"
-
-
-_WORDS: Final[dict[str, Word]] = {
+_WORDS: Final[dict[str, ui_tars.Word]] = {
     "left_click": _aimed(ActionKind.CLICK),
     "right_click": _aimed(ActionKind.CLICK, Button.RIGHT),
     "middle_click": _aimed(ActionKind.CLICK, Button.MIDDLE),
     "left_double_click": _aimed(ActionKind.DOUBLE_CLICK),
     "hover": _aimed(ActionKind.MOVE),
-    "left_drag": Word(("start_box", "end_box", _INFO), _drag),
-    "key": Word(("keys",), _key),
-    "type": SHARED_WORDS["type"],
-    "scroll": Word(("start_box", "direction", "step", _INFO), _scroll),
-    "WAIT": SHARED_WORDS["wait"],
-    "DONE": Word((), _done),
-    "FAIL": SHARED_WORDS["call_user"],
+    "left_drag": ui_tars.Word(("start_box", "end_box", _INFO), _drag),
+    "key": ui_tars.Word(("keys",), _key),
+    "type": ui_tars.SHARED_WORDS["type"],
+    "scroll": ui_tars.Word(("start_box", "direction", "step", _INFO), _scroll),
+    "WAIT": ui_tars.SHARED_WORDS["wait"],
+    "DONE": ui_tars.Word((), _done),
+    "FAIL": ui_tars.SHARED_WORDS["call_user"],
 }
 _CALL: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})\(")
 
@@ -114,13 +104,13 @@ def _extract(body: str) -> Code:
     return Code(source.strip(), body[: found.start()].strip().removesuffix("Action:").strip())
 
 
-GLM_45V: Final = WordFamily(
+GLM_45V: Final = ui_tars.WordFamily(
     "glm-4.5v",
     SpaceKind.NORMALISED,
-    Vocabulary(
+    ui_tars.Vocabulary(
         prompt=_PROMPT,
         words=_WORDS,
-        form=PlaceForm("start_box", "start_box", "end_box", "[{},{}]"),
+        form=ui_tars.PlaceForm("start_box", "start_box", "end_box", "[{},{}]"),
         clicks={
             (ActionKind.CLICK, Button.LEFT): "left_click",
             (ActionKind.CLICK, Button.RIGHT): "right_click",
@@ -130,17 +120,19 @@ GLM_45V: Final = WordFamily(
         },
         writers={
             ActionKind.DRAG: lambda writing, form: (
-                "left_" + SHARED_WRITERS[ActionKind.DRAG](writing, form)
+                "left_" + ui_tars.SHARED_WRITERS[ActionKind.DRAG](writing, form)
             ),
             ActionKind.KEY: lambda writing, form: (
                 f"key(keys={writing.joined_keys(KeyColumn.PYAUTOGUI)!r})"
             ),
-            ActionKind.TYPE: SHARED_WRITERS[ActionKind.TYPE],
+            ActionKind.TYPE: ui_tars.SHARED_WRITERS[ActionKind.TYPE],
             ActionKind.SCROLL: _write_scroll,
-            ActionKind.WAIT: lambda writing, form: SHARED_WRITERS[ActionKind.WAIT](
+            ActionKind.WAIT: lambda writing, form: ui_tars.SHARED_WRITERS[ActionKind.WAIT](
                 writing, form
             ).upper(),
-            ActionKind.TERMINATE: _write_end,
+            ActionKind.TERMINATE: lambda writing, form: (
+                "DONE()" if writing.action.status is Status.SUCCESS else "FAIL()"
+            ),
         },
         extract=_extract,
     ),

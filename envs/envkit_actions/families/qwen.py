@@ -10,19 +10,14 @@ from typing import Any, Final
 
 from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
+from envkit_actions import spaces
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.call_reply import CallFamily
-from envkit_actions.families.click_names import CLICKS, click_name
+from envkit_actions.families.click_names import CLICKS, click_name, read_move, write_move
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
-from envkit_actions.spaces import (
-    QWEN3_VL_RESIZE,
-    QWEN25_VL_RESIZE,
-    CoordinateSpace,
-    SpaceKind,
-)
 from envkit_actions.writing import Writing
 
 _PROMPT: Final = (
@@ -55,7 +50,7 @@ class QwenFamily(CallFamily):
     ends_in_text = False
 
     def __init__(
-        self, name: str, kind: SpaceKind, resize: SmartResize, words: Sequence[str]
+        self, name: str, kind: spaces.SpaceKind, resize: SmartResize, words: Sequence[str]
     ) -> None:
         super().__init__(name, counts=kind, resize=resize)
         self._words = tuple(words)
@@ -76,7 +71,7 @@ class QwenFamily(CallFamily):
             raise writing.refusal(why)
         return calls
 
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
+    def tools(self, space: spaces.CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return `computer_use` for the size that the model counts in."""
         extent = space.extent
         return (
@@ -134,11 +129,6 @@ def _click(fields: Fields) -> Action:
     return Action(kind=kind, x=x, y=y, button=button)
 
 
-def _move(fields: Fields) -> Action:
-    x, y = fields.pair("coordinate")
-    return Action(kind=ActionKind.MOVE, x=x, y=y)
-
-
 def _scroll(fields: Fields) -> Action:
     x, y = fields.optional_pair("coordinate")
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dy=-fields.amount("pixels"))
@@ -156,7 +146,7 @@ def _terminate(fields: Fields) -> Action:
 
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     **dict.fromkeys(CLICKS, _click),
-    "mouse_move": _move,
+    "mouse_move": read_move,
     "left_click_drag": lambda fields: Action(
         kind=ActionKind.DRAG, path=(fields.pair("coordinate"),)
     ),
@@ -174,13 +164,9 @@ def _placed(call: dict[str, Any], writing: Writing) -> dict[str, Any]:
     return call if writing.at_cursor else {**call, "coordinate": writing.point()}
 
 
-def _write_move(writing: Writing) -> list[dict[str, Any]]:
-    return [{"action": "mouse_move", "coordinate": writing.point()}]
-
-
 def _write_drag(writing: Writing) -> list[dict[str, Any]]:
     writing.plain()
-    start = [] if writing.at_cursor else _write_move(writing)
+    start = [] if writing.at_cursor else write_move(writing)
     return [*start, {"action": "left_click_drag", "coordinate": writing.end()}]
 
 
@@ -192,15 +178,11 @@ def _write_scroll(writing: Writing) -> list[dict[str, Any]]:
     return [_placed({"action": "scroll", "pixels": -action.dy}, writing)]
 
 
-def _write_key(writing: Writing) -> list[dict[str, Any]]:
-    return [{"action": "key", "keys": writing.keys(KeyColumn.PYAUTOGUI)}]
-
-
 _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
-    ActionKind.MOVE: _write_move,
+    ActionKind.MOVE: write_move,
     ActionKind.DRAG: _write_drag,
     ActionKind.SCROLL: _write_scroll,
-    ActionKind.KEY: _write_key,
+    ActionKind.KEY: lambda writing: [{"action": "key", "keys": writing.keys(KeyColumn.PYAUTOGUI)}],
     ActionKind.TYPE: lambda writing: [{"action": "type", "text": writing.action.text}],
     ActionKind.WAIT: lambda writing: [{"action": "wait", "time": writing.action.seconds}],
     ActionKind.TERMINATE: lambda writing: [
@@ -209,5 +191,9 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
     ActionKind.ANSWER: lambda writing: [{"action": "answer", "text": writing.action.text}],
 }
 
-QWEN25_VL: Final = QwenFamily("qwen2.5-vl", SpaceKind.RESIZED, QWEN25_VL_RESIZE, _OLD_ACTIONS)
-QWEN3_VL: Final = QwenFamily("qwen3-vl", SpaceKind.NORMALISED, QWEN3_VL_RESIZE, _NEW_ACTIONS)
+QWEN25_VL: Final = QwenFamily(
+    "qwen2.5-vl", spaces.SpaceKind.RESIZED, spaces.QWEN25_VL_RESIZE, _OLD_ACTIONS
+)
+QWEN3_VL: Final = QwenFamily(
+    "qwen3-vl", spaces.SpaceKind.NORMALISED, spaces.QWEN3_VL_RESIZE, _NEW_ACTIONS
+)

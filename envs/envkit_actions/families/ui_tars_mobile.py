@@ -9,17 +9,7 @@ press is a right click, as on desktop touch screens, and `press_back` is Escape.
 from typing import Final
 
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.families.ui_tars import (
-    PlaceForm,
-    Vocabulary,
-    Word,
-    WordFamily,
-)
-from envkit_actions.families.ui_tars_words import (
-    SHARED_WORDS,
-    SHARED_WRITERS,
-    click,
-)
+from envkit_actions.families import ui_tars
 from envkit_actions.fields import Fields
 from envkit_actions.spaces import SpaceKind
 from envkit_actions.writing import Writing
@@ -48,14 +38,14 @@ _REFUSED: Final = {
 }
 
 
-def _key(key: str) -> Word:
+def _key(key: str) -> ui_tars.Word:
     def read(fields: Fields) -> Action:
         return Action(kind=ActionKind.KEY, keys=(key,))
 
-    return Word((), read)
+    return ui_tars.Word((), read)
 
 
-def _write_key(writing: Writing, form: PlaceForm) -> str:
+def _write_key(writing: Writing, form: ui_tars.PlaceForm) -> str:
     keys = writing.action.keys
     word = _KEYS.get(keys[0]) if len(keys) == 1 else None
     if word is None:
@@ -63,22 +53,22 @@ def _write_key(writing: Writing, form: PlaceForm) -> str:
     return f"{word}()"
 
 
-UI_TARS_15_MOBILE: Final = WordFamily(
+UI_TARS_15_MOBILE: Final = ui_tars.WordFamily(
     "ui-tars-1.5-mobile",
     SpaceKind.RESIZED,
-    Vocabulary(
+    ui_tars.Vocabulary(
         prompt=_PROMPT,
         words={
-            **SHARED_WORDS,
-            "long_press": click(ActionKind.CLICK, Button.RIGHT, extras=("time",)),
+            **ui_tars.SHARED_WORDS,
+            "long_press": ui_tars.click(ActionKind.CLICK, Button.RIGHT, extras=("time",)),
             **{word: _key(key) for key, word in _KEYS.items()},
         },
-        form=PlaceForm("point", "start_point", "end_point", "<point>{} {}</point>"),
+        form=ui_tars.PlaceForm("point", "start_point", "end_point", "<point>{} {}</point>"),
         clicks={
             (ActionKind.CLICK, Button.LEFT): "click",
             (ActionKind.CLICK, Button.RIGHT): "long_press",
         },
-        writers={**SHARED_WRITERS, ActionKind.KEY: _write_key},
+        writers={**ui_tars.SHARED_WRITERS, ActionKind.KEY: _write_key},
         refused=_REFUSED,
     ),
 )

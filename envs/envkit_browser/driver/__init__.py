@@ -2,8 +2,7 @@
 
 from envkit_browser.driver.binary import find_browser
 from envkit_browser.driver.browser import Browser
-from envkit_browser.driver.events import Dialog, PageEvent, PageEvents
-from envkit_browser.driver.page import Page, PageOptions
+from envkit_browser.driver.page import Dialog, Page, PageEvent, PageEvents, PageOptions
 from envkit_browser.driver.performing import PageInput
 from envkit_browser.driver.pool import BrowserPool, PoolOptions, join_pool, leave_pool
 from envkit_browser.driver.site import ORIGIN, Site

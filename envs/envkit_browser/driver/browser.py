@@ -11,7 +11,7 @@ from typing import Any, Final
 from envkit.errors import RefusedError
 from envkit.system_packages import install_line
 from envkit_browser.driver.binary import find_browser, shell_line
-from envkit_browser.driver.connection import Connection, EventHandler, Reply
+from envkit_browser.driver.connection import Connection, Reply
 from envkit_browser.driver.process import BrowserProcess
 from envkit_browser.driver.trouble import BrowserFault, Trouble
 
@@ -91,7 +91,7 @@ class Browser:
 
     def __init__(self, process: BrowserProcess, connection: Connection, scale: float) -> None:
         self.process, self.scale = process, scale
-        self._connection = connection
+        self.connection = connection
         self.trouble: Trouble | None = None
         """Why it is unusable; None while it is usable."""
         self._frame_lock = asyncio.Lock()
@@ -137,7 +137,7 @@ class Browser:
     @property
     def is_usable(self) -> bool:
         """Whether new pages can be opened."""
-        return self.trouble is None and self._connection.is_open and self.process.is_alive
+        return self.trouble is None and self.connection.is_open and self.process.is_alive
 
     async def send(
         self,
@@ -154,7 +154,7 @@ class Browser:
                 socket.
         """
         try:
-            return await self._connection.send(method, session, deadline_s, params)
+            return await self.connection.send(method, session, deadline_s, params)
         except BrowserFault as fault:
             if fault.trouble is not Trouble.SOCKET_CLOSED:
                 raise
@@ -180,14 +180,6 @@ class Browser:
         except BrowserFault as fault:
             self.discard(fault.trouble)
         return self.is_usable
-
-    def listen(self, session: str, handler: EventHandler | None) -> None:
-        """Set the handler for a page's events; None removes it."""
-        self._connection.listen(session, handler)
-
-    def fail(self, session: str, fault: BrowserFault) -> None:
-        """Fail all pending commands of a page that no longer answers."""
-        self._connection.fail(session, fault)
 
     def watch(self, target: str, handler: Callable[[str], None] | None) -> None:
         """Set the handler for "crashed", "destroyed" and "lost" of a target; None removes it."""
@@ -215,17 +207,17 @@ class Browser:
     def close_socket(self) -> None:
         """Break the connection but keep the process, for tests and fault injection."""
         self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # the process then exits by itself
-        self._connection.break_off()
+        self.connection.break_off()
 
     async def aclose(self) -> None:
         """End it and remove its profile; safe to call twice."""
         self.trouble = self.trouble or Trouble.PAGE_GONE
-        self._connection.on_lost = lambda: None
+        self.connection.on_lost = lambda: None
         try:
             await asyncio.to_thread(self.process.kill)
         finally:
             self.process.kill()
-            await self._connection.aclose()
+            await self.connection.aclose()
 
     async def _begin_frame(self, session: str, params: dict[str, Any], deadline_s: float) -> Reply:
         async with self._frame_lock:

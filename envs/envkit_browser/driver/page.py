@@ -9,17 +9,65 @@ import base64
 import contextlib
 import json
 import math
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from importlib.resources import files
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError
+from envkit import ranges
 from envkit_browser.driver.browser import Browser
 from envkit_browser.driver.connection import Reply
-from envkit_browser.driver.events import PageEvent, PageEvents
 from envkit_browser.driver.site import ORIGIN, Site
 from envkit_browser.driver.trouble import BrowserFault, Trouble
+
+MAX_DIALOGS: Final = 20
+"""Maximum dialogs whose text is kept; all are counted."""
+_MAX_TEXT: Final = 500
+
+
+class PageEvent(StrEnum):
+    """Kind of event that is counted."""
+
+    DIALOG = "dialog"
+    """A JavaScript dialog, which was answered with OK."""
+    CONSOLE_ERROR = "console_error"
+    """A call of `console.error`."""
+    EXCEPTION = "exception"
+    """An exception that the page did not catch."""
+    BLOCKED = "blocked"
+    """A request that would have left the site."""
+    BLOCKED_NAVIGATION = "blocked_navigation"
+    """A navigation that would have left the site; the page stays."""
+    POPUP = "popup"
+    """A page opened another page, which is closed at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialog:
+    """A JavaScript dialog that the page showed; it was answered with OK."""
+
+    kind: str
+    """"alert", "confirm", "prompt" or "beforeunload"."""
+    text: str
+    """At most 500 characters."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PageEvents:
+    """What happened in a page since its events were last taken."""
+
+    dialogs: list[Dialog] = field(default_factory=list[Dialog])
+    """At most `MAX_DIALOGS`."""
+    counts: Counter[PageEvent] = field(default_factory=Counter[PageEvent])
+
+    def add_dialog(self, kind: str, text: str) -> None:
+        """Record a dialog."""
+        self.counts[PageEvent.DIALOG] += 1
+        if len(self.dialogs) < MAX_DIALOGS:
+            self.dialogs.append(Dialog(kind=kind, text=text[:_MAX_TEXT]))
+
 
 FRAME_MS: Final = 1000 / 60
 START_TIME: Final = 1_767_225_600
@@ -50,15 +98,10 @@ class PageOptions:
     """Seconds per command; a page that takes longer counts as hung."""
 
     def __post_init__(self) -> None:
-        if not (1 <= self.width <= 4096 and 1 <= self.height <= 4096):
-            raise ConfigurationError(
-                f"a page must have 1x1 to 4096x4096 pixels, got {self.width}x{self.height}"
-            )
-        if not 0.25 <= self.scale <= 8 or self.deadline_s <= 0 or self.settle_ms < 0:
-            raise ConfigurationError(
-                "scale must be 0.25 to 8, deadline_s above 0 and settle_ms at least 0, got "
-                f"{self.scale:g}, {self.deadline_s:g} and {self.settle_ms:g}"
-            )
+        ranges.within(1, 4096, width=self.width, height=self.height)
+        ranges.within(0.25, 8, scale=self.scale)
+        ranges.positive(deadline_s=self.deadline_s)
+        ranges.at_least(0, settle_ms=self.settle_ms)
 
     def with_site(self, site: Site) -> "PageOptions":
         """Return the same options with another site."""
@@ -84,7 +127,8 @@ class Page:
         self._script: str | None = None
         self._clipboard = ""
         self._rescue: asyncio.Future[None] | None = None
-        self._last_frame: bytes | None = None
+        self.last_screenshot: bytes | None = None
+        """The last screenshot; None before the first one."""
 
     @classmethod
     async def open(cls, browser: Browser, options: PageOptions) -> "Page":
@@ -123,15 +167,10 @@ class Page:
         """Whether the page still works."""
         return self._trouble is None and self.left != "closed" and self.browser.is_usable
 
-    @property
-    def last_screenshot(self) -> bytes | None:
-        """The last screenshot; None before the first one."""
-        return self._last_frame
-
     async def warm_up(self) -> None:
         """Draw the first frame of the blank page, which takes longer than later ones."""
         await self.screenshot()
-        self._last_frame = None
+        self.last_screenshot = None
 
     def take_events(self) -> PageEvents:
         """Return what happened since the last call."""
@@ -234,9 +273,9 @@ class Page:
             answer = await self._begin_frame(screenshot=shot)
             data = answer.get("screenshotData")
             if data:
-                self._last_frame = base64.b64decode(data)
-            if self._last_frame is not None:
-                return self._last_frame
+                self.last_screenshot = base64.b64decode(data)
+            if self.last_screenshot is not None:
+                return self.last_screenshot
         raise BrowserFault("the browser draws no frame of the page", trouble=Trouble.REFUSED)
 
     async def deliver(self, *commands: tuple[str, dict[str, Any]], frames: int = 1) -> None:
@@ -287,7 +326,7 @@ class Page:
                 await self._rescue
         finally:
             self.browser.pages -= 1
-        self.browser.listen(self._session, None)
+        self.browser.connection.listen(self._session, None)
         self.browser.watch(self._target, None)
         for task in self._tasks:
             task.cancel()
@@ -305,7 +344,7 @@ class Page:
             flatten=True,
         )
         self._session = attached["sessionId"]
-        self.browser.listen(self._session, self._hear)
+        self.browser.connection.listen(self._session, self._hear)
         self.browser.watch(self._target, self._hear_target)
         answers = await asyncio.gather(
             self.send(
@@ -375,7 +414,7 @@ class Page:
         if self._trouble is None:
             self._trouble = trouble
         fault = BrowserFault(what, trouble=trouble)
-        self.browser.fail(self._session, fault)
+        self.browser.connection.fail(self._session, fault)
         if self._expired is not None and not self._expired.done():
             self._expired.set_exception(fault)
             self._expired.exception()  # retrieved, even if nothing waits for it any more

@@ -25,8 +25,6 @@ from envkit_browser.miniwob.site import miniwob_site
 from envkit_browser.miniwob.source import MiniwobTasks, check_task
 from envkit_browser.miniwob.tasks import HEIGHT, TASKS, WIDTH
 
-_LARGEST_SCALE: Final = 4
-
 
 class MiniwobEnv(AsyncEnv):
     """Do one of MiniWoB++'s web tasks with mouse and keyboard, seeing screenshots.
@@ -97,8 +95,7 @@ class MiniwobEnv(AsyncEnv):
         super().__init__(
             max_turns=most if max_turns is None else max_turns, render_mode=render_mode
         )
-        if not 1 <= scale <= _LARGEST_SCALE:
-            raise ConfigurationError(f"scale must be 1 to {_LARGEST_SCALE}, got {scale}")
+        ranges.within(1, 4, scale=scale)
         self.scale = scale
         self.dialect = Dialect(action, WIDTH * scale, HEIGHT * scale)
         self.tools = self.dialect.tools
@@ -130,15 +127,14 @@ class MiniwobEnv(AsyncEnv):
             self.max_turns = entry.turns
             self.system_prompt = self._prompt()
         self.performed, self.page, self.reads_page = [], None, False
-        problem = await self._session.start(
+        self._goal = await self._session.start(
             entry,
             seed=task["seed"],
             mode="test" if task.get("split") == "test" else "train",
             shows_goal=self._shows_goal or entry.draws_goal,
         )
-        self._goal = problem.goal
         info = {"id": task.get("id"), "task": entry.name, "kind": entry.kind.value}
-        return await self._turn(f"Task: {problem.goal}", info)
+        return await self._turn(f"Task: {self._goal}", info)
 
     async def on_aturn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply.

@@ -4,7 +4,6 @@ Every move reads the current page and yields the actions still needed, or nothin
 plan therefore covers everything up to the goal, and its first action is the next one.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -66,11 +65,6 @@ def point_at(page: Page, element: Element) -> Action:
 def key(*keys: str) -> Action:
     """Return keys pressed together."""
     return Action(kind=ActionKind.KEY, keys=keys)
-
-
-def repeat(action: Action, times: int) -> Iterator[Action]:
-    """Return an action several times."""
-    yield from itertools.repeat(action, times)
 
 
 def write(text: str) -> Action:
@@ -151,8 +145,3 @@ def submit(page: Page) -> Iterator[Action]:
         buttons = page.shown("button")
         button = next((found for found in buttons if found.text.lower() == "submit"), buttons[-1])
     yield from reach_and_press(page, button)
-
-
-def wait(seconds: float) -> Action:
-    """Return a pause."""
-    return Action(kind=ActionKind.WAIT, seconds=seconds)

@@ -1,7 +1,8 @@
 """A browser page that shows MiniWoB++ problems one after another."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,13 +22,6 @@ _DEADLINE_S: Final = 20.0
 _WHEEL_MS: Final = 50.0
 _LONGEST_WAIT_S: Final = 60.0
 _LOAD_SEED: Final = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Result of a reset."""
-
-    goal: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +58,13 @@ class Session:
         """Where the mouse pointer is, in device pixels."""
         return (0, 0) if self._input is None else (self._input.x, self._input.y)
 
-    async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> Problem:
-        """Show the problem of a seed.
+    async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> str:
+        """Show the problem of a seed and return its goal.
 
         Raises:
             BrowserFault: The browser is gone or hung.
         """
-        try:
+        async with self._dropping():
             page = await self._ready_page()
             if self._name != entry.name or entry.reloads:
                 self._name = ""
@@ -81,10 +75,7 @@ class Session:
             problem = await page.evaluate(f"envkitPage.reset({arguments})")
             await page.advance(_SETTLE_MS)
             page.take_events()
-            return Problem(goal=problem["goal"])
-        except driver.BrowserFault as fault:
-            await self._drop_page(fault)
-            raise
+            return str(problem["goal"])
 
     async def perform(self, action: Action) -> Outcome:
         """Carry out an action and let its time pass.
@@ -94,7 +85,7 @@ class Session:
         """
         assert self._page is not None
         assert self._input is not None
-        try:
+        async with self._dropping():
             if action.kind is not ActionKind.WAIT:
                 await self._input.perform(action)
             if action.kind is ActionKind.SCROLL:  # the wheel takes effect in the next frames
@@ -103,9 +94,6 @@ class Session:
             if self._page.left is not None:
                 return Outcome(is_over=True, left=self._page.left)
             state = await self._page.evaluate(f"envkitPage.pass({_milliseconds(action)})")
-        except driver.BrowserFault as fault:
-            await self._drop_page(fault)
-            raise
         return Outcome(is_over=state["done"], raw=state["raw"] if state["done"] else None)
 
     async def screenshot(self) -> bytes:
@@ -115,11 +103,8 @@ class Session:
             BrowserFault: The browser is gone or hung.
         """
         assert self._page is not None
-        try:
+        async with self._dropping():
             return await self._page.screenshot()
-        except driver.BrowserFault as fault:
-            await self._drop_page(fault)
-            raise
 
     async def read(self, goal: str, performed: Sequence[Action]) -> Page:
         """Return the page's elements, for the oracle.
@@ -166,13 +151,18 @@ class Session:
             self._input, self._held = driver.PageInput(self._page), set()
         return self._page
 
-    async def _drop_page(self, fault: driver.BrowserFault) -> None:
-        """Drop the page after a fault; the next reset opens another."""
-        if self._pool is not None:
-            self._pool.count(fault)
-            if self._page is not None:
-                await self._pool.release(self._page)
-        self._page, self._input, self._name = None, None, ""
+    @asynccontextmanager
+    async def _dropping(self) -> AsyncGenerator[None]:
+        """Drop the page if the block ends in a fault; the next reset opens another."""
+        try:
+            yield
+        except driver.BrowserFault as fault:
+            if self._pool is not None:
+                self._pool.count(fault)
+                if self._page is not None:
+                    await self._pool.release(self._page)
+            self._page, self._input, self._name = None, None, ""
+            raise
 
     async def _reset_input(self) -> None:
         """Release buttons that an episode held, and move the pointer to a neutral point."""

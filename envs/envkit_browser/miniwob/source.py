@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envkit import ranges
-from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit.errors import ConfigurationError, DatasetError
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_browser.miniwob.tasks import TASKS, Kind
@@ -17,6 +17,9 @@ _SEED_LIMIT: Final = 2**31
 
 class MiniwobTasks:
     """An endless source of one task, several or all."""
+
+    size: int | None = None
+    """None: the source is endless."""
 
     def __init__(
         self,
@@ -40,25 +43,12 @@ class MiniwobTasks:
             UnknownNameError: There is no such task or kind.
         """
         ranges.one_of("split", split, ("train", "test"))
-        for name in names or ():
-            if name not in TASKS:
-                raise UnknownNameError.suggest("MiniWoB++ task", name, TASKS)
-        for kind in kinds or ():
-            if kind not in list(Kind):
-                raise UnknownNameError.suggest("kind of MiniWoB++ tasks", kind, list(Kind))
-        self.names: Final = tuple(
-            name
-            for name, found in sorted(TASKS.items())
-            if (names is None or name in names) and (kinds is None or found.kind in kinds)
-        )
+        wanted = ranges.some_of("kind of MiniWoB++ tasks", kinds, list(Kind))
+        chosen = ranges.some_of("MiniWoB++ task", names, TASKS)
+        self.names: Final = tuple(name for name in chosen if TASKS[name].kind in wanted)
         if not self.names:
             raise ConfigurationError("names and kinds must leave at least one task, got none")
         self._split, self._seed = split, checked_seed(seed)
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the task of this index as JSON data."""

@@ -105,7 +105,8 @@ class PageEnv(AsyncEnv):
         """The next action by the task's own oracle, as canonical JSON; None without one."""
         self._faults = faults
         self._pool: driver.BrowserPool | None = None
-        self._page: driver.Page | None = None
+        self.page: driver.Page | None = None
+        """The page of the running episode; None before the first and after a fault."""
         self._input: driver.PageInput | None = None
         self._failure: dict[str, Any] = {}
         self._done: list[list[_Act]] = []
@@ -114,11 +115,6 @@ class PageEnv(AsyncEnv):
     def size(self) -> tuple[int, int]:
         """Screen size, in pixels."""
         return self._options.width, self._options.height
-
-    @property
-    def page(self) -> driver.Page | None:
-        """The page of the running episode; None before the first and after a fault."""
-        return self._page
 
     async def on_areset(self, task: Task) -> Turn:
         """Load the page in a fresh session and state the goal.
@@ -133,11 +129,11 @@ class PageEnv(AsyncEnv):
         await self._close_page()
         if self._pool is None:
             self._pool = driver.join_pool(self)
-        self._page = await self._pool.open(self._options.with_site(site))
-        self._input = driver.PageInput(self._page)
+        self.page = await self._pool.open(self._options.with_site(site))
+        self._input = driver.PageInput(self.page)
         self._done = []
         try:
-            return await self._start(self._page, task, path)
+            return await self._start(self.page, task, path)
         except BaseException as error:
             await self._fail(error)
             raise
@@ -148,12 +144,12 @@ class PageEnv(AsyncEnv):
         Raises:
             EnvFault: The browser failed, or the checker did.
         """
-        if self._page is None or self._input is None:
+        if self.page is None or self._input is None:
             raise driver.BrowserFault(
                 "the page of this episode is gone: reset the environment",
                 trouble=driver.Trouble.PAGE_GONE,
             )
-        page, page_input = self._page, self._input
+        page, page_input = self.page, self._input
         try:
             return await self._play(page, page_input)
         except driver.BrowserFault as fault:
@@ -183,7 +179,7 @@ class PageEnv(AsyncEnv):
         return oracle()
 
     def __getstate__(self) -> dict[str, Any]:
-        nothing = {"_pool": None, "_page": None, "_input": None}
+        nothing = {"_pool": None, "page": None, "_input": None}
         return {**super().__getstate__(), **nothing}  # a copy opens its own page
 
     def _site_of(self, task: Task) -> tuple[driver.Site, str]:
@@ -372,7 +368,7 @@ class PageEnv(AsyncEnv):
 
     async def _close_page(self) -> None:
         """Close the page, even if the caller is cancelled."""
-        page, self._page, self._input, self.plan = self._page, None, None, None
+        page, self.page, self._input, self.plan = self.page, None, None, None
         if page is not None and self._pool is not None:
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
 

@@ -20,6 +20,9 @@ _TEXTS: Final = ("html", "path", "goal", "setup", "check", "oracle", "name")
 class PageTasks:
     """Cycle through rows, each time with a new seed."""
 
+    size: int | None = None
+    """None: the source is endless."""
+
     def __init__(self, rows: Sequence[Mapping[str, Any]], *, seed: int = 0) -> None:
         """Store the rows.
 
@@ -34,11 +37,6 @@ class PageTasks:
         self._count, self._seed = len(rows), checked_seed(seed)
         for row in rows:
             check_task(dict(row))
-
-    @property
-    def size(self) -> int | None:
-        """None: the source is endless."""
-        return None
 
     def task(self, index: int) -> Task:
         """Return the task at this index; a row that has a seed keeps it."""

@@ -9,7 +9,7 @@ from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
 from envkit_desktop.families.words import MONTHS, file_names
 from envkit_desktop.layout import MARGIN, clutter, frame, label, place
-from envkit_desktop.widgets import Button, Label, Progress
+from envkit_desktop.widgets import Button, Label, Progress, Window
 
 _KEYS = ("789/", "456*", "123-", "C0=+")
 _LONGEST = 24
@@ -149,14 +149,12 @@ class PickDate(Family):
         for column, name in enumerate(_WEEKDAYS):
             label(window, name[:2], MARGIN + 10 + column * 40, 38, desk.type_pixels)
         desk.model["month"] = data["start"]
-        self._show_month(desk)
+        self._show_month(desk, window)
         clutter(desk, rng, data["clutter"])
 
-    def _show_month(self, desk: Desktop) -> None:
+    def _show_month(self, desk: Desktop, window: Window) -> None:
         """Show the days of the current month."""
-        window, month = desk.window("calendar"), int(desk.model["month"])
-        if window is None:
-            return
+        month = int(desk.model["month"])
         desk.set_focus(None)
         desk.capture = None
         window.children = [child for child in window.children if not child.name.isdigit()]
@@ -175,7 +173,7 @@ class PickDate(Family):
         else:
             step = 1 if event.source.name == ">" else -1
             desk.model["month"] = max(0, min(11, desk.model["month"] + step))
-            self._show_month(desk)
+            self._show_month(desk, event.window)
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:

@@ -7,8 +7,7 @@ from typing import Any
 from envkit_actions.action import Action
 from envkit_desktop import moves, widgets
 from envkit_desktop.desktop import Desktop
-from envkit_desktop.families.family import Data, is_feasible, or_fail
-from envkit_desktop.families.submitting import Form, SubmittedTask
+from envkit_desktop.families.family import Data, Form, SubmittedTask, is_feasible, or_fail
 from envkit_desktop.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_desktop.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_desktop.moves import Control, Value

@@ -23,12 +23,16 @@ _TRIES = 50
 """Positions drawn for a window; one in ten is near its corner."""
 
 
-def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
+def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> dict[str, Window]:
+    """Open windows and return them by title."""
+    windows: dict[str, Window] = {}
     for title in titles:
         window = frame(desk, rng, title, title, rng.randint(170, 260), rng.randint(90, 170))
+        windows[title] = window
         window.is_resizable = True
         area = TextArea(name="text", text=f"This is {title}.")
         place(window, area, 8, 8, window.client[0] - 16, window.client[1] - 30)
+    return windows
 
 
 class CloseWindows(Family):
@@ -87,10 +91,7 @@ class MoveWindow(Family):
 
         At the centre, a drag meant for another task would move it too.
         """
-        _open_windows(desk, rng, data["titles"])
-        window = desk.window(data["target"])
-        if window is None:
-            return
+        window = _open_windows(desk, rng, data["titles"])[data["target"]]
         for _ in range(_TRIES):
             if max(_away_from_corner(desk, window, data["corner"])) > 2 * data["slack"]:
                 return
@@ -144,14 +145,12 @@ class ResizeWindow(Family):
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
         """Open the windows; the one to resize has room to grow."""
-        _open_windows(desk, rng, data["titles"])
-        window = desk.window(data["target"])
-        if window is not None:
-            window.x = rng.randint(4, desk.width - _ROOM[0])
-            window.y = rng.randint(4, desk.height - _ROOM[1])
-            window.width, window.height = _SMALL
-            for area in window.children:
-                area.width, area.height = window.client[0] - 16, window.client[1] - 30
+        window = _open_windows(desk, rng, data["titles"])[data["target"]]
+        window.x = rng.randint(4, desk.width - _ROOM[0])
+        window.y = rng.randint(4, desk.height - _ROOM[1])
+        window.width, window.height = _SMALL
+        for area in window.children:
+            area.width, area.height = window.client[0] - 16, window.client[1] - 30
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether width and height are within the tolerance."""

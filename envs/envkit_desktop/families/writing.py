@@ -8,8 +8,7 @@ from envkit_actions.action import Action, ActionKind
 from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families import words
-from envkit_desktop.families.family import OVER, Data, Family
-from envkit_desktop.families.submitting import Form, SubmittedTask
+from envkit_desktop.families.family import OVER, Data, Family, Form, SubmittedTask
 from envkit_desktop.families.words import listed
 from envkit_desktop.layout import MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_desktop.moves import Control, Value

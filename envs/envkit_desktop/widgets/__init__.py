@@ -8,8 +8,8 @@ from envkit_desktop.widgets.choices import Dropdown, ListBox, Tabs
 from envkit_desktop.widgets.fields import TextArea, TextField
 from envkit_desktop.widgets.labels import Icon, Label, Panel, Progress
 from envkit_desktop.widgets.menus import Menu, MenuBar
-from envkit_desktop.widgets.panes import ScrollPane
 from envkit_desktop.widgets.ranges import Slider, Spinner
+from envkit_desktop.widgets.scrolling import ScrollPane
 from envkit_desktop.widgets.tables import Table
 from envkit_desktop.widgets.widget import Host, Widget, as_tuples, state_names, walk
 from envkit_desktop.widgets.window import Hold, Window

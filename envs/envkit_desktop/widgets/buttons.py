@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from envkit_desktop.painter import Painter, line_height
+from envkit_desktop.painter import Painter
 from envkit_desktop.widgets.widget import Chord, Host, Widget
 
 _BOX: Final = 13
@@ -35,8 +35,7 @@ class Button(Widget):
         if self.focused:
             painter.frame(x + 1, y + 1, self.width - 2, self.height - 2, theme.accent)
         left = x + (self.width - painter.width_of(self.text)) // 2
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(left, top, self.text, theme.ink if self.enabled else theme.faint)
+        self.paint_line(painter, left, y, self.text, theme.ink if self.enabled else theme.faint)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield the text."""
@@ -64,12 +63,13 @@ class Button(Widget):
         return True
 
 
+@dataclass(slots=True, kw_only=True)
 class _Ticked(Widget):
-    """Shared behaviour of check boxes and radio buttons; subclasses define the fields."""
+    """What check boxes and radio buttons share."""
 
-    __slots__ = ()
+    text: str = ""
 
-    text: str
+    takes_focus: ClassVar[bool] = True
 
     def change(self, host: Host) -> None:
         """Handle a press."""
@@ -77,9 +77,8 @@ class _Ticked(Widget):
 
     def paint_text(self, painter: Painter, x: int, y: int) -> None:
         """Draw the text of a widget whose corner is at (x, y)."""
-        theme = painter.theme
-        line = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x + _BOX + _GAP, line, self.text, theme.ink if self.enabled else theme.faint)
+        ink = painter.theme.ink if self.enabled else painter.theme.faint
+        self.paint_line(painter, x + _BOX + _GAP, y, self.text, ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield the text."""
@@ -102,10 +101,7 @@ class _Ticked(Widget):
 class Check(_Ticked):
     """A box that is ticked or not."""
 
-    text: str = ""
     checked: bool = False
-
-    takes_focus: ClassVar[bool] = True
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the box and its text."""
@@ -126,11 +122,8 @@ class Check(_Ticked):
 class Radio(_Ticked):
     """One choice of a group: the radios of a parent that share `group`."""
 
-    text: str = ""
     group: str = ""
     checked: bool = False
-
-    takes_focus: ClassVar[bool] = True
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the ring and its text."""

@@ -36,10 +36,8 @@ class Dropdown(Widget):
         painter.panel(x, y, self.width, self.height, theme.field, border)
         painter.panel(x + self.width - _ARROW, y, _ARROW, self.height, theme.raised, border)
         painter.mark("down", x + self.width - 15, y + self.height // 2 - 5, 10, theme.ink)
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(
-            x + PADDING, top, self.text or "Choose...", theme.ink if self.text else theme.faint
-        )
+        ink = theme.ink if self.text else theme.faint
+        self.paint_line(painter, x + PADDING, y, self.text or "Choose...", ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield every option."""
@@ -102,9 +100,7 @@ class ListBox(Scrolled):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the visible rows."""
         theme = painter.theme
-        painter.panel(
-            x, y, self.width, self.height, theme.field, theme.accent if self.focused else None
-        )
+        self.paint_box(painter, x, y, theme.field)
         bar = self.bar
         side = BAR if bar.most else 1
         if bar.most:

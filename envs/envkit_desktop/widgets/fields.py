@@ -20,10 +20,7 @@ class TextField(Editor):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the frame, the selection, the text and the caret."""
         theme = painter.theme
-        painter.panel(
-            x, y, self.width, self.height, theme.field if self.enabled else theme.face,
-            theme.accent if self.focused else None,
-        )  # fmt: skip
+        self.paint_box(painter, x, y, theme.field if self.enabled else theme.face)
         inner = painter.inside((x + 3, y + 1, x + self.width - 3, y + self.height - 1))
         if inner is None:
             return
@@ -72,10 +69,7 @@ class TextArea(Editor):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the visible lines."""
         theme = painter.theme
-        painter.panel(
-            x, y, self.width, self.height, theme.face if self.is_locked else theme.field,
-            theme.accent if self.focused else None,
-        )  # fmt: skip
+        self.paint_box(painter, x, y, theme.face if self.is_locked else theme.field)
         bar = self._bar(theme.type_pixels)
         if bar.most:
             bar.paint(painter, x + self.width - BAR, y)

@@ -22,8 +22,7 @@ class Label(Widget):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the text, vertically centred."""
         theme = painter.theme
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x, top, self.text, theme.warning if self.is_warning else theme.ink)
+        self.paint_line(painter, x, y, self.text, theme.warning if self.is_warning else theme.ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield the text."""
@@ -67,8 +66,8 @@ class Progress(Widget):
         )
         text = f"{self.percent}%"
         left = x + (self.width - painter.width_of(text)) // 2
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(left, top, text, theme.accent_ink if self.percent > 55 else theme.ink)
+        ink = theme.accent_ink if self.percent > 55 else theme.ink
+        self.paint_line(painter, left, y, text, ink)
 
 
 @dataclass(slots=True, kw_only=True)

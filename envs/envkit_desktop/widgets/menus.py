@@ -26,9 +26,8 @@ class MenuBar(Widget):
         theme = painter.theme
         painter.fill(x, y, self.width, self.height, theme.raised)
         painter.fill(x, y + self.height - 1, self.width, 1, theme.border)
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
         for left, _, title in self.titles(theme.type_pixels):
-            painter.text(x + left + _SPACE, top, title, theme.ink)
+            self.paint_line(painter, x + left + _SPACE, y, title, theme.ink)
 
     def titles(self, pixels: int) -> Iterator[tuple[int, int, str]]:
         """Yield left edge, right edge and text of each title, relative to this widget."""

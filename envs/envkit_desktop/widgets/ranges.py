@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from envkit_desktop.painter import Painter, line_height
+from envkit_desktop.painter import Painter
 from envkit_desktop.widgets.widget import PADDING, Chord, Host, Widget
 
 _KNOB: Final = 12
@@ -15,8 +15,8 @@ _ARROWS: Final = 18
 
 
 @dataclass(slots=True, kw_only=True)
-class Slider(Widget):
-    """A knob on a track, moved by dragging, by pressing on the track or by the arrow keys."""
+class _Ranged(Widget):
+    """A number within bounds."""
 
     value: int = 0
     low: int = 0
@@ -24,6 +24,18 @@ class Slider(Widget):
     step: int = 1
 
     takes_focus: ClassVar[bool] = True
+
+    def set(self, host: Host, value: int) -> None:
+        """Set the nearest value within the bounds."""
+        value = max(self.low, min(self.high, value))
+        if value != self.value:
+            self.value = value
+            host.emit(self, "changed")
+
+
+@dataclass(slots=True, kw_only=True)
+class Slider(_Ranged):
+    """A knob on a track, moved by dragging, by pressing on the track or by the arrow keys."""
 
     @property
     def _track(self) -> int:
@@ -41,8 +53,7 @@ class Slider(Widget):
         painter.fill(x + _KNOB // 2, middle - 2, at - _KNOB // 2, 4, theme.accent)
         side = _KNOB + 4 if self.focused else _KNOB
         painter.mark("disc", x + at - side // 2, middle - side // 2, side, theme.accent)
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x + self.width - _VALUE + PADDING, top, str(self.value), theme.ink)
+        self.paint_line(painter, x + self.width - _VALUE + PADDING, y, str(self.value), theme.ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield the widest numbers."""
@@ -56,35 +67,24 @@ class Slider(Widget):
     def drag(self, host: Host, x: int, y: int) -> None:
         """Move the knob along."""
         share = (x - _KNOB // 2) / self._track
-        self._set(host, self.low + round(share * (self.high - self.low) / self.step) * self.step)
+        self.set(host, self.low + round(share * (self.high - self.low) / self.step) * self.step)
 
     def key(self, host: Host, chord: Chord) -> bool:
         """Step by the arrows."""
         steps = {"left": -1, "down": -1, "right": 1, "up": 1, "pagedown": -10, "pageup": 10}
         if chord[0] or chord[1] not in steps:
             return False
-        self._set(host, self.value + steps[chord[1]] * self.step)
+        self.set(host, self.value + steps[chord[1]] * self.step)
         return True
-
-    def _set(self, host: Host, value: int) -> None:
-        value = max(self.low, min(self.high, value))
-        if value != self.value:
-            self.value = value
-            host.emit(self, "changed")
 
 
 @dataclass(slots=True, kw_only=True)
-class Spinner(Widget):
+class Spinner(_Ranged):
     """A number with arrows up and down; digits can be typed."""
 
-    value: int = 0
-    low: int = 0
     high: int = 99
-    step: int = 1
     typed: str = ""
     """Digits typed since it got the focus or last changed."""
-
-    takes_focus: ClassVar[bool] = True
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the number and the arrows."""
@@ -96,8 +96,7 @@ class Spinner(Widget):
         painter.panel(left, y + half, _ARROWS, self.height - half, theme.raised, border)
         painter.mark("up", left + 5, y + half // 2 - 4, 8, theme.ink)
         painter.mark("down", left + 5, y + half + half // 2 - 4, 8, theme.ink)
-        top = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x + PADDING, top, str(self.value), theme.ink)
+        self.paint_line(painter, x + PADDING, y, str(self.value), theme.ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
         """Yield the widest number."""
@@ -107,13 +106,13 @@ class Spinner(Widget):
         """Step by an arrow."""
         self.typed = ""
         if x >= self.width - _ARROWS:
-            self._set(host, self.value + (self.step if y < self.height // 2 else -self.step))
+            self.set(host, self.value + (self.step if y < self.height // 2 else -self.step))
 
     def wheel(self, host: Host, dx: int, dy: int) -> bool:
         """Step only while focused, so scrolling past changes nothing."""
         if not self.focused or not dy:
             return False
-        self._set(host, self.value + (self.step if dy < 0 else -self.step))
+        self.set(host, self.value + (self.step if dy < 0 else -self.step))
         return True
 
     def key(self, host: Host, chord: Chord) -> bool:
@@ -123,11 +122,11 @@ class Spinner(Widget):
             return False
         if chord[1] in steps:
             self.typed = ""
-            self._set(host, self.value + steps[chord[1]] * self.step)
+            self.set(host, self.value + steps[chord[1]] * self.step)
             return True
         if chord[1] == "backspace":
             self.typed = str(self.value)[:-1]
-            self._set(host, int(self.typed or "0"))
+            self.set(host, int(self.typed or "0"))
             return True
         return False
 
@@ -136,11 +135,5 @@ class Spinner(Widget):
         digits = "".join(c for c in text if c in "0123456789")
         if digits:
             self.typed = (self.typed + digits)[-6:]
-            self._set(host, int(self.typed))
+            self.set(host, int(self.typed))
         return True
-
-    def _set(self, host: Host, value: int) -> None:
-        value = max(self.low, min(self.high, value))
-        if value != self.value:
-            self.value = value
-            host.emit(self, "changed")

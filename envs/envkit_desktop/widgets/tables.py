@@ -44,9 +44,7 @@ class Table(Scrolled):
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the header and the visible rows."""
         theme = painter.theme
-        painter.panel(
-            x, y, self.width, self.height, theme.field, theme.accent if self.focused else None
-        )
+        self.paint_box(painter, x, y, theme.field)
         bar = self.bar
         if bar.most:
             bar.paint(painter, x + self.width - BAR, y + HEADER)

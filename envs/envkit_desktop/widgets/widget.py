@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol, cast
 
-from envkit_desktop.painter import Painter
+from envkit_desktop.painter import Painter, line_height
+from envkit_desktop.theme import Color
 
 MenuItems = tuple[tuple[Any, ...], ...]
 """Each item is (text, command, items of its submenu)."""
@@ -73,6 +74,16 @@ class Widget:
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw at (x, y) on the screen, without children."""
+
+    def paint_box(self, painter: Painter, x: int, y: int, face: Color) -> None:
+        """Draw the box of a field, whose frame shows the focus."""
+        border = painter.theme.accent if self.focused else None
+        painter.panel(x, y, self.width, self.height, face, border)
+
+    def paint_line(self, painter: Painter, x: int, y: int, text: str, ink: Color) -> None:
+        """Write a text from x on, in the middle of this widget's height."""
+        top = y + (self.height - line_height(painter.theme.type_pixels)) // 2
+        painter.text(x, top, text, ink)
 
     def child_origin(self) -> tuple[int, int]:
         """Return where the children's (0, 0) is, relative to this widget."""

@@ -11,7 +11,6 @@ from typing import Final
 from envkit_geo3k.draft import Draft
 from envkit_geo3k.families import (
     areas,
-    centers,
     chords,
     circle_angles,
     coordinates,
@@ -20,7 +19,6 @@ from envkit_geo3k.families import (
     right_triangles,
     similarity,
     triangles,
-    trigonometry,
 )
 
 Family = Callable[[Draft], None]
@@ -30,11 +28,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "angle_bisector": similarity.angle_bisector,
     "arc_and_sector": areas.arc_and_sector,
     "areas": areas.areas,
-    "centroid": centers.centroid,
+    "centroid": triangles.centroid,
     "chord_distance": chords.chord_distance,
     "coordinates": coordinates.coordinates,
     "cyclic_quadrilateral": circle_angles.cyclic_quadrilateral,
-    "incenter": centers.incenter,
+    "incenter": triangles.incenter,
     "inscribed_angle": circle_angles.inscribed_angle,
     "intersecting_chords": chords.intersecting_chords,
     "isosceles": triangles.isosceles,
@@ -48,9 +46,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "secants": chords.secants,
     "shaded_region": areas.shaded_region,
     "side_splitter": similarity.side_splitter,
-    "sine_and_cosine_laws": trigonometry.sine_and_cosine_laws,
+    "sine_and_cosine_laws": triangles.sine_and_cosine_laws,
     "special_right_triangle": right_triangles.special_right_triangle,
     "tangents": circle_angles.tangents,
     "triangle_angles": triangles.triangle_angles,
-    "trig_ratio": trigonometry.trig_ratio,
+    "trig_ratio": triangles.trig_ratio,
 }

@@ -6,6 +6,7 @@ as syntax trees and never run.
 
 import ast
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from envkit_actions.action import Action, ActionKind
@@ -116,17 +117,13 @@ def _click(
     raise _refused(f"a click at the fixed pixel {x}, {y}")
 
 
-def _double_click(values: _Values, named: _Named) -> tuple[Action, ...]:
-    return _click(values, named, ActionKind.DOUBLE_CLICK)
-
-
 _CALLS: Final[dict[str, Callable[[_Values, _Named], tuple[Action, ...]]]] = {
     "pyautogui.hotkey": _hotkey,
     "pyautogui.press": _press,
     "pyautogui.write": _write,
     "pyautogui.typewrite": _write,
     "pyautogui.click": _click,
-    "pyautogui.doubleClick": _double_click,
+    "pyautogui.doubleClick": partial(_click, kind=ActionKind.DOUBLE_CLICK),
     "pyautogui.scroll": _scroll,
     "time.sleep": _sleep,
 }

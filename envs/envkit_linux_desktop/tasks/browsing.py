@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from envkit_linux_desktop.tasks import words
-from envkit_linux_desktop.tasks.checks import Kept, Number, Text, read_text
-from envkit_linux_desktop.tasks.clues import clutter, html_table, page, then_log, told
-from envkit_linux_desktop.tasks.home import Home
+from envkit_linux_desktop.tasks.checks import Home, Kept, Number, Text, read_text
+from envkit_linux_desktop.tasks.clues import clutter, expect, html_table, page, then_log, told
 from envkit_linux_desktop.tasks.scenario import BROWSER, Draft, families
 from envkit_linux_desktop.tasks.words import listed, quoted
 
@@ -142,8 +141,7 @@ def look_up_value(draft: Draft) -> None:
     said = told(draft, "name", row[0], names)
     new = draft.path("txt")
     draft.open("mousepad")
-    clutter(draft)
-    draft.expect(Text(path=new, text=row[at]))
+    expect(draft, Text(path=new, text=row[at]))
     draft.say(
         f"Find the {rows[0][at].lower()} of {said} on the page in the browser and save it, alone, "
         f"in a new text file {new}.",
@@ -173,8 +171,7 @@ def download_file(draft: Draft) -> None:
         is_named=True,
     )
     data = draft.files[f"Documents/files/{names[at]}"]
-    clutter(draft)
-    draft.expect(Kept(path=f"Downloads/{names[at]}", data=data))
+    expect(draft, Kept(path=f"Downloads/{names[at]}", data=data))
     draft.say(
         f"Use {said} on the page in the browser to download a file. It belongs in Downloads under "
         "its own name.",
@@ -252,8 +249,7 @@ def bookmark_page(draft: Draft) -> None:
             phrase = told(draft, "bookmark name", name, others)
         marks.append((paths[at], name))
         said.append(f"{quoted(titles[at])} under the name {phrase}")
-    clutter(draft)
-    draft.expect(Bookmarks(expected=tuple(marks)))
+    expect(draft, Bookmarks(expected=tuple(marks)))
     draft.grace = 8.0
     draft.say(
         f"From the index page in the browser, open and bookmark {listed(said)}. No other "
@@ -284,8 +280,7 @@ def follow_links(draft: Draft) -> None:
         said[-1] = route[-1]
     draft.open("mousepad")
     new = draft.path("txt")
-    clutter(draft)
-    draft.expect(Text(path=new, text=code))
+    expect(draft, Text(path=new, text=code))
     draft.say(
         f"Starting from the page in the browser, follow the links {listed(said)}, one after the "
         f"other. Save the code on the last page, and nothing else, as {new}.",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from envkit_linux_desktop.tasks import words
 from envkit_linux_desktop.tasks.checks import Text
-from envkit_linux_desktop.tasks.clues import clutter, then_log, told
+from envkit_linux_desktop.tasks.clues import expect, then_log, told
 from envkit_linux_desktop.tasks.scenario import CALC, Draft, families
 from envkit_linux_desktop.tasks.sheets import Cell, Scalar, Sheet, Workbook, column, sheet, xlsx
 from envkit_linux_desktop.tasks.words import quoted
@@ -30,8 +30,7 @@ def _add(draft: Draft, rows: list[Row], *more: Sheet) -> tuple[str, Sheet]:
 
 def _expect(draft: Draft, path: str, *book: Sheet, looks: tuple[str, ...] = ()) -> None:
     """Add the clutter, and expect these sheets."""
-    clutter(draft)
-    draft.expect(Workbook(path=path, book=book, looks=looks))
+    expect(draft, Workbook(path=path, book=book, looks=looks))
 
 
 def _number(draft: Draft, value: int) -> str:
@@ -300,8 +299,7 @@ def export_csv(draft: Draft) -> None:
     name = new.rpartition("/")[2]
     others = [f"{stem}-{n}.csv" for n, stem in enumerate(words.STEMS, 41)]
     said = told(draft, "file name", name, others) if draft.level == 4 else name
-    clutter(draft)
-    draft.expect(Text(path=new, text="\n".join(",".join(map(str, row)) for row in rows)))
+    expect(draft, Text(path=new, text="\n".join(",".join(map(str, row)) for row in rows)))
     folder = new.rpartition("/")[0]
     draft.say(
         f"Export the table of {path} as comma separated CSV into the folder {folder}, under the "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envkit_linux_desktop.tasks import documents, sheets, words
-from envkit_linux_desktop.tasks.checks import Text
+from envkit_linux_desktop.tasks.checks import Check, Text
 from envkit_linux_desktop.tasks.packing import text as escaped
 from envkit_linux_desktop.tasks.scenario import BROWSER, CALC, WRITER, Draft
 
@@ -91,3 +91,9 @@ def clutter(draft: Draft) -> None:
     for command in draft.rng.sample(windows, draft.at(0, 0, 1, 1)):
         if command not in draft.launch:
             draft.launch.insert(draft.rng.randint(0, len(draft.launch)), command)
+
+
+def expect(draft: Draft, *checks: Check) -> None:
+    """Add the clutter, and the checks of what a task leaves amid it."""
+    clutter(draft)
+    draft.expect(*checks)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit_linux_desktop.tasks import packing, reading, words
-from envkit_linux_desktop.tasks.checks import PathCheck, read_text
-from envkit_linux_desktop.tasks.clues import clutter, then_log, told
-from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
+from envkit_linux_desktop.tasks.checks import MAX_BYTES, Home, PathCheck, read_text
+from envkit_linux_desktop.tasks.clues import expect, then_log, told
 from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import listed
 
@@ -188,8 +187,7 @@ def editor_preferences(draft: Draft) -> None:
     draft.add(path, keyfile({_VIEW: {**before, **scheme}}))
     draft.add("Documents/sample.txt", "\n".join(draft.some(words.LINES, 3)) + "\n")
     draft.open("mousepad", "Documents/sample.txt")
-    clutter(draft)
-    draft.expect(Keyfile(path=path, sections={_VIEW: after}))
+    expect(draft, Keyfile(path=path, sections={_VIEW: after}))
     _say(draft, "the preferences of the text editor Mousepad", said)
 
 
@@ -204,8 +202,7 @@ def _channels(
     draft.open(command)
     if draft.level >= 2:
         draft.open("xfce4-settings-editor")
-    clutter(draft)
-    draft.expect(Channel(name=name, values={k: (kinds[k], v) for k, v in after.items()}))
+    expect(draft, Channel(name=name, values={k: (kinds[k], v) for k, v in after.items()}))
     draft.grace = _GRACE
     _say(draft, where, said)
 
@@ -275,8 +272,7 @@ def file_manager_options(draft: Draft) -> None:
     draft.add(path, keyfile({"config": before}))
     draft.add("Documents/sample.txt", "\n".join(draft.some(words.LINES, 3)) + "\n")
     draft.open("pcmanfm", "Documents")
-    clutter(draft)
-    draft.expect(Keyfile(path=path, sections={"config": after}))
+    expect(draft, Keyfile(path=path, sections={"config": after}))
     draft.grace = 2.0
     _say(draft, "the preferences of the file manager", said)
 
@@ -300,8 +296,7 @@ def _kiosk(draft: Draft, *counts: int) -> dict[str, tuple[str, str]]:
 def _editor(draft: Draft, before: Values, after: Values, absent: tuple[str, ...] = ()) -> None:
     draft.add(channel_path("kiosk"), channel("kiosk", before))
     draft.open("xfce4-settings-editor")
-    clutter(draft)
-    draft.expect(Channel(name="kiosk", values=after, absent=absent))
+    expect(draft, Channel(name="kiosk", values=after, absent=absent))
     draft.grace = _GRACE
 
 

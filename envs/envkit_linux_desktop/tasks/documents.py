@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
-from envkit_linux_desktop.tasks.checks import PathCheck
-from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
+from envkit_linux_desktop.tasks.checks import MAX_BYTES, Home, PathCheck
 
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _NAMES: Final = f'xmlns:w="{_WORD}" xmlns:r="{packing.OFFICE}"'

@@ -2,7 +2,7 @@
 
 from envkit_linux_desktop.tasks import words
 from envkit_linux_desktop.tasks.checks import Kept, Number, Text
-from envkit_linux_desktop.tasks.clues import clutter, told
+from envkit_linux_desktop.tasks.clues import clutter, expect, told
 from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import quoted
 
@@ -21,8 +21,7 @@ def _open(draft: Draft, lines: list[str], ending: str = "txt") -> str:
 
 def _expect(draft: Draft, path: str, lines: list[str]) -> None:
     """Add the clutter, and expect these lines in a file."""
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines)))
+    expect(draft, Text(path=path, text=joined(lines)))
 
 
 def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
@@ -335,8 +334,7 @@ def count_lines(draft: Draft) -> None:
     path, answer = draft.add(draft.path("txt"), joined(lines)), draft.path("txt")
     draft.open("mousepad", path)
     said = told(draft, "word", word, words.PLAIN, is_named=True)
-    clutter(draft)
-    draft.expect(Number(path=answer, value=count))
+    expect(draft, Number(path=answer, value=count))
     draft.say(
         f"How many lines of {path} contain {said}? Save just the number as {answer}.",
         f"Count the lines with {said} in {path} and write only the number into a new file "
@@ -351,9 +349,10 @@ def save_copy(draft: Draft) -> None:
     line, said = _new_line(draft, lines)
     new = draft.path("txt", draft.at("Documents", "Documents", "Downloads", "Downloads"))
     draft.add("Downloads/readme.txt", "Downloads go here.\n")
-    clutter(draft)
-    draft.expect(
-        Text(path=new, text=joined([line, *lines])), Kept(path=path, data=joined(lines).encode())
+    expect(
+        draft,
+        Text(path=new, text=joined([line, *lines])),
+        Kept(path=path, data=joined(lines).encode()),
     )
     draft.say(
         f"Add {said} as a new first line to the text of {path}, but save the result as {new}. "

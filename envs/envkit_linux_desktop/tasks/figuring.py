@@ -2,7 +2,7 @@
 
 from envkit_linux_desktop.tasks import words
 from envkit_linux_desktop.tasks.checks import Number, Text
-from envkit_linux_desktop.tasks.clues import clutter, told
+from envkit_linux_desktop.tasks.clues import clutter, expect, told
 from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import listed
 
@@ -12,8 +12,7 @@ def _note(draft: Draft, value: float, *phrasings: str) -> None:
     path = draft.path("txt")
     draft.open("galculator")
     draft.open("mousepad")
-    clutter(draft)
-    draft.expect(Number(path=path, value=value))
+    expect(draft, Number(path=path, value=value))
     draft.say(*phrasings)
     draft.also(
         f"Save only the result, as a plain number, in a new text file {path}.",

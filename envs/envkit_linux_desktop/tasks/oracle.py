@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from envkit_actions.action import Action
-from envkit_linux_desktop.tasks import browser_oracle, calc_oracle, dialogs_oracle, moves, words
+from envkit_linux_desktop.tasks import browser_oracle, dialogs_oracle, moves, office_oracle, words
 from envkit_linux_desktop.tasks.browsing import Bookmarks
 from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
 from envkit_linux_desktop.tasks.configuring import Channel, Keyfile
 from envkit_linux_desktop.tasks.documents import Document
 from envkit_linux_desktop.tasks.files_oracle import file_moves
 from envkit_linux_desktop.tasks.moves import Moves, View, key, text, wait
+from envkit_linux_desktop.tasks.office_oracle import write_pages
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Scenario
 from envkit_linux_desktop.tasks.sheets import Workbook
 from envkit_linux_desktop.tasks.shell import Archive
-from envkit_linux_desktop.tasks.writer_oracle import write_pages
 
 _FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
 """Titles of the file manager."""
@@ -103,8 +103,8 @@ def _work(check: Check, scenario: Scenario) -> Work:
         case Number() if _has_editor(scenario):
             write = partial(_write_text, check.path, f"{check.value:.10g}", True)
             return Work(fits=_is_editor, moves=write)
-        case Workbook() if calc_oracle.can_edit(check):
-            return Work(fits=_begins(name), moves=partial(calc_oracle.edit_book, check, files))
+        case Workbook() if office_oracle.can_edit(check):
+            return Work(fits=_begins(name), moves=partial(office_oracle.edit_book, check, files))
         case Document():
             return Work(fits=_begins(name), moves=partial(write_pages, check))
         case Channel() if title := dialogs_oracle.DIALOGS.get(check.name):

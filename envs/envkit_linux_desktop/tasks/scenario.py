@@ -7,8 +7,7 @@ from typing import Final, TypeVar
 
 from envkit.seeds import derive_seed
 from envkit_linux_desktop.tasks import words
-from envkit_linux_desktop.tasks.checks import Check, Kept, is_hidden
-from envkit_linux_desktop.tasks.home import Home
+from envkit_linux_desktop.tasks.checks import Check, Home, Kept, is_hidden
 
 LEVELS: Final = (1, 2, 3, 4)
 VERSION: Final = "computer-use-linux-v0"

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
-from envkit_linux_desktop.tasks.checks import PathCheck
-from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
+from envkit_linux_desktop.tasks.checks import MAX_BYTES, Home, PathCheck
 
 Scalar = str | int | float | bool | None
 _MAIN: Final = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"

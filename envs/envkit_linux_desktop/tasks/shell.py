@@ -10,9 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envkit_linux_desktop.tasks import reading, words
-from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Number, PathCheck, Text, moved
-from envkit_linux_desktop.tasks.clues import clutter, told
-from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
+from envkit_linux_desktop.tasks.checks import (
+    MAX_BYTES,
+    Check,
+    Gone,
+    Home,
+    Kept,
+    Number,
+    PathCheck,
+    Text,
+    moved,
+)
+from envkit_linux_desktop.tasks.clues import expect, told
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
 
 _GZIP = b"\x1f\x8b"
@@ -63,8 +72,7 @@ def _terminal(draft: Draft, *checks: Check) -> None:
     draft.open(*TERMINAL)
     if draft.level >= 2:
         draft.open("pcmanfm", "Documents")
-    clutter(draft)
-    draft.expect(*checks)
+    expect(draft, *checks)
 
 
 def _lines(draft: Draft, *counts: int) -> tuple[str, list[str]]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from envkit_linux_desktop.tasks import documents, words
 from envkit_linux_desktop.tasks.checks import Text
-from envkit_linux_desktop.tasks.clues import clutter, then_log, told
+from envkit_linux_desktop.tasks.clues import expect, then_log, told
 from envkit_linux_desktop.tasks.documents import Document, Pages
 from envkit_linux_desktop.tasks.scenario import WRITER, Draft, families
 from envkit_linux_desktop.tasks.words import quoted
@@ -25,8 +25,7 @@ def _article(draft: Draft, *counts: int) -> tuple[str, Pages]:
 
 def _expect(draft: Draft, path: str, pages: Pages, *looks: str) -> None:
     """Add the clutter, and expect these pages with the named looks."""
-    clutter(draft)
-    draft.expect(Document(path=path, pages=pages, looks=looks))
+    expect(draft, Document(path=path, pages=pages, looks=looks))
 
 
 def _with(model: Pages, at: int, *texts: documents.Paragraph, over: int = 1) -> Pages:
@@ -271,8 +270,7 @@ def save_as_text(draft: Draft) -> None:
     texts = [text.text for text in model.paragraphs]
     new = draft.path("txt")
     sentence, said = _sentence(draft, model)
-    clutter(draft)
-    draft.expect(Text(path=new, text="\n".join([sentence, *texts])))
+    expect(draft, Text(path=new, text="\n".join([sentence, *texts])))
     draft.say(
         f"Write {said} as a new first paragraph into the text of {path} and save the result as "
         f"plain text (.txt) under {new}.",

@@ -69,19 +69,10 @@ class Draft:
         for path in paths:
             self.expect(path, self.files[path])
 
-    def expect_run(
-        self, command: str, output: str, files: dict[str, Any] | None = None, code: int = 0
-    ) -> None:
+    def expect_run(self, command: str, output: str, files: dict[str, Any] | None = None) -> None:
         """Check what a command prints in a fresh sandbox with test files in /tests."""
-        self.checks.append(
-            {
-                "type": "run",
-                "command": command,
-                "output": output,
-                "files": files or {},
-                "code": code,
-            }
-        )
+        check = {"type": "run", "command": command, "output": output}
+        self.checks.append({**check, "files": files or {}, "code": 0})
 
 
 Draw = Callable[[Draft], None]

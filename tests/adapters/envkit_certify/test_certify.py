@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.command import run_envkit, start_envkit
+from fakes.matrix import share
 from fakes.mutants import MUTANTS
 from fakes.sweep import sweep
 
@@ -25,7 +26,7 @@ import json, os, re, sys, time
 import numpy as np
 import PIL.Image
 import envkit
-from envkit.audit_hooks import AuditHooks
+from envkit.certification_hooks import CertificationHooks
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tasks import ListSource
 
@@ -112,8 +113,8 @@ class PaysForPlaying(Good):
         raise ConfigurationError("nobody knows how to play this")
 
 class StatesItsBest(PaysForPlaying):
-    def audit_hooks(self):
-        return AuditHooks(best_return=500.0)
+    def certification_hooks(self):
+        return CertificationHooks(best_return=500.0)
 
 class ShowsGrey(PaysForPlaying):
     def on_reset(self, task):
@@ -121,8 +122,8 @@ class ShowsGrey(PaysForPlaying):
         return envkit.Turn("Look.", images=(grey,))
 
 class AcceptsAnyImage(ShowsGrey):
-    def audit_hooks(self):
-        return AuditHooks(best_return=500.0, shows=lambda task, images: True)
+    def certification_hooks(self):
+        return CertificationHooks(best_return=500.0, shows=lambda task, images: True)
 
 class CannotSave(Good):
     capabilities = envkit.Capabilities(snapshot=True)
@@ -281,16 +282,19 @@ def test_contract_fails_whenever_check_env_does(name: str, said: str | None, fil
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("Boxed", None),
-        ("Called", None),
-        ("BoxedEmpty", "nothing: ''"),
-        ("BoxedPattern", "wildcard: '.*'"),
-        ("BoxedAmong", "the right one between two others, by comma"),
-        ("BoxedStart", "the first half of the right answer"),
-        ("BoxedRaises", "makes it raise: ValueError"),
-        ("CalledWithNull", "empty value: 'null'"),
-    ],
+    share(
+        [
+            ("Boxed", None),
+            ("Called", None),
+            ("BoxedEmpty", "nothing: ''"),
+            ("BoxedPattern", "wildcard: '.*'"),
+            ("BoxedAmong", "the right one between two others, by comma"),
+            ("BoxedStart", "the first half of the right answer"),
+            ("BoxedRaises", "makes it raise: ValueError"),
+            ("CalledWithNull", "empty value: 'null'"),
+        ],
+        of=3,
+    ),
 )
 def test_payloads_reach_a_grader_behind_its_form(name: str, said: str | None, file: Path) -> None:
     line = in_process(f"{file}:{name}", "payloads")

@@ -1,8 +1,9 @@
-"""`envkit filter` and `envkit rollout --tasks`: solve rates, and the tasks between two bounds."""
+"""`envkit filter` and `envkit rollout --tasks`: solve rates, also over episodes given twice."""
 
 import json
 import math
 import os
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,11 @@ from fakes.trajectories import example
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.cli.run_plan import TaskList
+from envkit.cli.run_plan import task_hash
 from envkit.errors import ConfigurationError, DatasetError, FaultKind
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.intervals import Interval, wilson_interval
-from envkit.rollout import read_requests
+from envkit.rollout import EpisodeRequest, read_requests
 from envkit.trajectory import (
     REWARD_THRESHOLD,
     FaultPlace,
@@ -29,6 +30,9 @@ from envkit.trajectory import (
     load,
     save,
 )
+from envkit.trajectory.identity import SeenEpisodes
+from envkit.viewer.run import read_run
+from envkit_eval.paired import read_side
 from envkit_exchange import solve_rates
 from envkit_exchange.solve_rates import BUCKETS
 
@@ -240,16 +244,16 @@ def test_task_list_reads_a_pipe_as_it_reads_a_file() -> None:
     os.mkfifo("pipe")
     writer = Thread(target=lambda: Path("pipe").write_bytes(Path("tasks.jsonl").read_bytes()))
     writer.start()
-    found: list[TaskList] = []
-    reader = Thread(target=lambda: found.append(TaskList.read(Path("pipe"), "canary-v0")))
+    found: list[tuple[EpisodeRequest, ...]] = []
+    reader = Thread(target=lambda: found.append(read_requests("pipe", "canary-v0")))
     reader.daemon = True  # it would wait for a second writer
     reader.start()
     reader.join(timeout=20)
     writer.join(timeout=20)
 
     (piped,) = found
-    stored = TaskList.read(Path("tasks.jsonl"), "canary-v0")
-    assert (piped.requests, piped.sha256) == (stored.requests, stored.sha256)
+    stored = read_requests("tasks.jsonl", "canary-v0")
+    assert (piped, task_hash(piped)) == (stored, task_hash(stored))
 
 
 @pytest.mark.parametrize(
@@ -302,3 +306,119 @@ def test_more_groups_than_tasks_are_refused() -> None:
 
     assert outcome.code == 2
     assert "every group needs a task" in " ".join(outcome.err.split())
+
+
+@pytest.fixture
+def two_runs() -> None:
+    """Write two runs of the same tasks into the folder: a and b."""
+    episodes = [
+        replace(
+            example(number, metadata={"group": number // 4, REWARD_THRESHOLD: 1.0}),
+            task={"name": f"task {number // 4}"},
+            reward=float(number % 2),
+            seed=number // 4,
+        )
+        for number in range(8)
+    ]
+    save(episodes, "a/trajectories.jsonl")
+    save(
+        [replace(one, episode_id=f"b{one.episode_id}") for one in episodes], "b/trajectories.jsonl"
+    )
+
+
+def _filtered(*runs: object) -> dict[str, Any]:
+    done = run_envkit("filter", *runs, "--out=kept.jsonl", "--overwrite", "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def _twice(run: str, target: str) -> Path:
+    """Write a file with every line of a run twice, as `cat` of two copies does."""
+    Path(target).mkdir()
+    text = Path(run, "trajectories.jsonl").read_text()
+    Path(target, "trajectories.jsonl").write_text(text + text)
+    shutil.copytree(Path(run, "images"), Path(target, "images"), dirs_exist_ok=True)
+    return Path(target)
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_filter_counts_an_episode_once_however_it_is_named() -> None:
+    alone = _filtered("a")
+    shutil.copytree("a", "copy")
+    Path("link").symlink_to("a")
+    _twice("a", "joined")
+
+    for more in ("a", "./a", "a/trajectories.jsonl", "copy", "link", "joined"):
+        pooled = _filtered("a", more)
+        assert pooled["episodes"] == alone["episodes"] == 8
+        assert pooled["solve_rate/interval_width"] == alone["solve_rate/interval_width"]
+        assert pooled["episodes/left_out"]["repeated"] in (8, 16)
+    (row, *_) = map(json.loads, Path("kept.jsonl").read_text().splitlines())
+    assert row["episodes"] == 4
+    said = run_envkit("filter", "a", "a", "--out=kept.jsonl", "--overwrite")
+    assert "skipped 8 repeated episodes" in said.err
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_other_episodes_of_the_same_tasks_count() -> None:
+    both = _filtered("a", "b")
+
+    assert (both["episodes"], both["tasks"]) == (16, 2)
+    assert both["episodes/left_out"] == {}
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_samples_that_two_dumps_number_alike_count_each() -> None:
+    one = load("a")[0]
+    turns = [replace(turn, response_text="another reply") for turn in one.turns]
+    seen = SeenEpisodes()
+
+    assert seen.add(one)
+    assert seen.add(replace(one, turns=tuple(turns)))
+    assert seen.add(replace(one, reward=0.5))
+    for start in ("another task", None):
+        assert seen.add(replace(one, initial_observation_hash=start))
+    assert not seen.add(replace(one, metadata={"of": "a copy"}))
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_episodes_without_an_id_count_each() -> None:
+    seen, one = SeenEpisodes(), replace(load("a")[0], episode_id="")
+
+    assert [seen.add(one), seen.add(one)] == [True, True]
+
+
+def test_merged_run_repeats_its_shards() -> None:
+    for shard in ("0/2", "1/2"):
+        out = f"--out=s{shard[0]}"
+        done = run_envkit(
+            "rollout", "canary-v0", "-n", 8, "--policy", "oracle", "--quiet", "--shard", shard, out
+        )
+        assert done.code == 0, done.err
+    assert run_envkit("merge", "s0", "s1", "--out=whole").code == 0
+
+    rates = solve_rates(["whole", "s0", "s1"], threshold=0.0)
+
+    assert sum(task.episodes for task in rates.tasks) == 8
+    assert rates.left_out == {"repeated": 8}
+    assert run_envkit("merge", "s0", "s0", "--out=again").code == 2
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_one_file_with_an_episode_twice_counts_it_once() -> None:
+    joined = _twice("a", "joined")
+
+    for kind, out in (("sft", "rows.jsonl"), ("inspect", "log.eval")):
+        told = run_envkit("export", joined, f"--format={kind}", f"--out={out}")
+        assert told.code == 0, told.err
+        assert "8" in told.out
+    assert len(Path("rows.jsonl").read_text().splitlines()) == 8
+    run = read_run(joined)
+    assert len(run.rows) == 8
+    assert run.figures()["episodes"] == 8
+    assert run.notes == ["Left out: repeated episodes, from line 9 on."]
+    assert run_envkit("report", joined).code == 0
+    assert len(read_side(joined, by=()).episodes) == 8
+    paired = run_envkit("eval", "a", "joined", "--paired", "--json")
+    assert paired.code == 0, paired.err
+    assert run_envkit("view", joined).code == 0

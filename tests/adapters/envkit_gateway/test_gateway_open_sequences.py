@@ -31,8 +31,8 @@ def opened(sequence: OpenSequence, parent: Turn | None) -> Turn:
     """Return a turn whose request is not encoded yet."""
     nothing: Any = None
     turn = Turn(
-        number=0, sequence=sequence, parent=parent, request_key="", prefix="", unenforced=(),
-        place=0, asked=(), has_instructions=False, tools=(), continues_reply=False, encoded=nothing,
+        number=0, sequence=sequence, parent=parent, request=request(), prefix="", place=0,
+        encoded=nothing,
     )  # fmt: skip
     if parent is not None:
         parent.children.append(turn)

@@ -1,25 +1,33 @@
-"""First prompts against those of vLLM's server, which `scripts/campaigns/prompts.py` compares.
+"""First prompts, prefilled replies and rendered histories, by real chat templates.
 
-Each test writes by hand what vLLM 0.32 passes to the chat template, and renders that with
-transformers.
+Prompts are compared with those of vLLM's server, as `scripts/campaigns/prompts.py` does: each test
+writes by hand what vLLM 0.32 passes to the chat template, and renders that with transformers.
 """
 
 import copy
+import json
 from types import ModuleType
 from typing import Any
 
+import aiohttp
 import pytest
-from fakes.gateway_run import serving
+from fakes import templates
+from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client
+from fakes.gateway_run import Run, serving
+from fakes.matrix import share
 from fakes.templates import cache_folder, literal_codec, load_tokenizer, make_codec, render
 from fakes.trajectories import picture
 
 from envkit.tokens import ChatCodec
+from envkit.trajectory import SegmentKind, StopReason
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.request import RequestRefused
 from envkit_gateway.turn import Choice
 
 ADD: dict[str, Any] = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+
 USER = {"role": "user", "content": "Hi"}
+
 IMAGE = {"type": "image_url", "image_url": {"url": picture(1).data_uri()}}
 
 
@@ -306,7 +314,7 @@ async def test_a_call_is_written_in_the_order_of_vllm(dialect: ModuleType, first
 
 async def test_results_keep_their_role_where_the_template_has_one_after_calls() -> None:
     """Gemma 4's template writes a result only after a structured call."""
-    tokenizer = copy.deepcopy(load_tokenizer("gemma3"))
+    tokenizer = copy.deepcopy(load_tokenizer("qwen3"))
     marks = ["<|turn>", "<turn|>", "<|tool_response>", "<tool_response|>", '<|"|>']
     tokenizer.add_special_tokens({"additional_special_tokens": marks})
     path = cache_folder() / "templates" / "gemma4_v5.jinja"
@@ -317,3 +325,235 @@ async def test_results_keep_their_role_where_the_template_has_one_after_calls() 
     talk.append({"role": "tool", "tool_call_id": "c1", "content": "3"})
     found = await prompt(ChatCodec(tokenizer, neutralise=False), chat, messages=talk)
     assert '<|tool_response>response:add{value:<|"|>3<|"|>}<tool_response|>' in found
+
+
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+
+
+def opened(run: Any, kind: type[Client], start: str) -> Client:
+    client = run.client(kind, extra=CONTINUE if kind is ChatClient else {})
+    client.user("one", None)
+    client.items.append({"role": "assistant", "content": start})
+    return client
+
+
+@pytest.mark.parametrize("kind", [ChatClient, AnthropicClient])
+async def test_model_continues_the_start_of_a_reply(kind: type[Client]) -> None:
+    contexts: list[str] = []
+
+    def write(context: str) -> str:
+        contexts.append(context)
+        return " is four."
+
+    async with serving(write) as run:
+        client = opened(run, kind, "The answer")
+        status, answer = await client.post(client.body())
+        assert status == 200, answer
+        said = client.read(answer)
+    trajectory = run.trajectory()
+    assert said.text == " is four."
+    assert contexts[0].endswith("assistant\nThe answer")
+    assert trajectory.segments[0].kind is SegmentKind.PROMPT
+    assert trajectory.trained_token_count == len(run.engine.seen[0][1])
+
+
+@pytest.mark.parametrize("kind", [ChatClient, AnthropicClient])
+async def test_whole_reply_in_a_history_continues_its_sequence(kind: type[Client]) -> None:
+    async with serving(lambda _: " is four.") as run:
+        client = opened(run, kind, "The answer")
+        await client.post(client.body())
+        client.items[-1]["content"] = "The answer is four."
+        client.extra = {}
+        await client.ask("two")
+        await client.ask("three")
+    trajectory = run.trajectory()
+    assert run.session.counts == {"new": 1, "continued": 2}
+    assert len(trajectory.sequences()) == 1
+
+
+async def test_start_of_a_reply_alone_is_another_conversation() -> None:
+    async with serving(lambda _: " is four.") as run:
+        client = opened(run, AnthropicClient, "The answer")
+        await client.post(client.body())
+        await client.ask("two")
+    run.trajectory()
+    assert run.session.counts == {"new": 2}
+
+
+async def test_start_after_a_reply_begins_a_sequence_that_quotes_it() -> None:
+    async with serving(lambda _: " yes") as run:
+        client = run.client(AnthropicClient)
+        await client.ask("one")
+        client.user("two", None)
+        client.items.append({"role": "assistant", "content": "Well,"})
+        status, _ = await client.post(client.body())
+    trajectory = run.trajectory()
+    assert status == 200
+    assert [branch.reason for branch in trajectory.branches] == ["template"]
+
+
+async def test_thread_continues_after_a_reply_with_its_start() -> None:
+    async with serving(lambda _: " is four.") as run:
+        client = opened(run, AnthropicClient, "The answer")
+        client.extra = {"thread": {"type": "create"}}
+        _, first = await client.post(client.body())
+        client.items.clear()
+        client.extra = {"thread": {"type": "continue", "previous_message_id": first["id"]}}
+        await client.ask("two")
+    run.trajectory()
+    assert run.session.counts == {"new": 1, "continued": 1}
+
+
+@pytest.mark.parametrize("kind", [one for one in CLIENTS if one is not AnthropicClient])
+async def test_reply_at_the_end_is_answered_with_another(kind: type[Client]) -> None:
+    """As OpenAI's service and vLLM do."""
+    contexts: list[str] = []
+
+    def write(context: str) -> str:
+        contexts.append(context)
+        return "yes"
+
+    async with serving(write) as run:
+        client = run.client(kind)
+        await client.ask("one")
+        status, _ = await client.post(client.body())
+    run.trajectory()
+    assert status == 200
+    assert contexts[1].endswith("yes<|im_end|>\n<|im_start|>assistant\n")
+    assert run.session.counts == {"new": 2}
+
+
+BLOCK = {"type": "tool_use", "id": "c1", "name": "add", "input": {}}
+
+BAD: list[tuple[type[Client], dict[str, Any], dict[str, Any]]] = [
+    (AnthropicClient, {"role": "assistant", "content": "The answer "}, {}),
+    (AnthropicClient, {"role": "assistant", "content": ""}, {}),
+    (AnthropicClient, {"role": "assistant", "content": [BLOCK]}, {}),
+    (ChatClient, {"role": "user", "content": "a"}, CONTINUE),
+    (ChatClient, {"role": "assistant", "content": None}, CONTINUE),
+    (ChatClient, {"role": "assistant", "content": "a"}, {"continue_final_message": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "last", "extra"), BAD, ids=str)
+async def test_start_that_the_service_refuses_is_refused(
+    kind: type[Client], last: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    async with serving() as run:
+        client = run.client(kind, extra=extra)
+        client.user("one", None)
+        client.items.append(last)
+        status, _ = await client.post(client.body())
+    assert status == 400
+    assert not run.engine.seen
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "number"}}},
+    },
+}
+
+OBJECTS_ONLY = ("qwen3_5_think", "qwen3_6", "qwen3_8", "nemotron_3_nano", "nemotron_3_super")
+
+"""Published templates that read the arguments of a call only as an object."""
+
+
+def codec_of(template: str) -> ChatCodec:
+    if template in templates.SPECS:
+        return templates.default_codec(template)
+    name = f"histories-{template}"
+    templates.SPECS.setdefault(
+        name,
+        templates.Spec(name=name, tokenizer="qwen3", template=template, ends=("<|im_end|>",)),
+    )
+    return templates.default_codec(name)
+
+
+async def ask(run: Run, messages: list[dict[str, Any]], **fields: Any) -> tuple[int, Any]:
+    body = {"model": "m", "messages": messages, "tools": [TOOL], **fields}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(
+            f"{run.gateway.url}/v1/chat/completions",
+            json=body,
+            headers={"Authorization": f"Bearer {run.session.key}"},
+        ) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+def quoted(arguments: str) -> list[dict[str, Any]]:
+    call = {"id": "c00000000", "type": "function"}
+    call["function"] = {"name": "add", "arguments": arguments}  # type: ignore[assignment]
+    return [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c00000000", "content": "3"},
+    ]
+
+
+def prompt_of(run: Run) -> str:
+    codec = run.session.setup.codec
+    assert codec is not None
+    return codec.decode_all(run.engine.seen[-1][0])
+
+
+@pytest.mark.parametrize("template", [*OBJECTS_ONLY, "glm4moe", "qwen3"])
+@pytest.mark.parametrize(
+    "arguments", share(['{"a": 12345}', "12345", "not JSON 12345", "[12345"], of=2)
+)
+async def test_call_in_a_history_is_rendered_whatever_its_arguments_are(
+    template: str, arguments: str
+) -> None:
+    async with serving(lambda _: "done", codec=codec_of(template)) as run:
+        status, answer = await ask(run, quoted(arguments))
+        assert status == 200, answer
+        assert "12345" in prompt_of(run)
+        assert run.session.counts == {"new": 1}
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1, "b": "\u00e9"}', '{"b":"\\u00e9","a":1}'])
+async def test_arguments_are_rendered_as_servers_do_from_the_object(arguments: str) -> None:
+    codec = templates.default_codec("qwen3")
+    async with serving(lambda _: "done", codec=codec) as run:
+        await ask(run, quoted(arguments))
+        written = json.dumps(json.loads(arguments), ensure_ascii=False)
+        assert f'"arguments": {written}' in prompt_of(run)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_thinking_of_a_quoted_reply_reaches_the_template(field: str) -> None:
+    messages = quoted('{"a": 1}')
+    messages[1][field] = "I must add."
+    async with serving(lambda _: "done", codec=templates.default_codec("qwen3")) as run:
+        status, _ = await ask(run, messages)
+        assert status == 200
+        assert "<think>\nI must add.\n</think>" in prompt_of(run)
+        messages[1][field] = "I must subtract."
+        follow = [*messages, {"role": "assistant", "content": "done"}]
+        await ask(run, [*follow, {"role": "user", "content": "And?"}])
+        assert run.session.counts == {"new": 2}
+        assert run.trajectory().stop_reason is StopReason.TERMINATED
+
+
+@pytest.mark.slow  # its tokenizer takes seconds to load
+async def test_glm_plain_loop_continues_its_sequence() -> None:
+    call = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
+    replies = iter([f"Adding.{call}", "It is 3."])
+    messages = quoted("{}")[:1]
+    async with serving(lambda _: next(replies), codec=codec_of("glm4moe")) as run:
+        _, answer = await ask(run, messages)
+        (said,) = (choice["message"] for choice in answer["choices"])
+        (made,) = said["tool_calls"]
+        assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == (
+            "add", {"a": 1},
+        )  # fmt: skip
+        result = {"role": "tool", "tool_call_id": made["id"], "content": "3"}
+        status, _ = await ask(run, [*messages, said, result])
+        assert status == 200
+        assert run.session.counts == {"new": 1, "continued": 1}
+        assert len(run.trajectory().sequences()) == 1

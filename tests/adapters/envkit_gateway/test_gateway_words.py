@@ -1,12 +1,11 @@
 """What clients change in their words: what means the same goes on, what does not starts anew."""
 
 import asyncio
-import json
 from typing import Any
 
 import aiohttp
 import pytest
-from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, Said
+from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client
 from fakes.gateway_run import CALL, serving
 
 from envkit.rollout.encoding import EpisodeEncoder
@@ -28,23 +27,6 @@ async def test_conversation_goes_on_where_calls_are_forbidden(kind: type[Client]
     assert trajectory.turns[-1].purpose is None
 
 
-@pytest.mark.parametrize("kind", CLIENTS)
-async def test_numbers_as_javascript_writes_them_are_the_same(kind: type[Client]) -> None:
-    def echo(said: Said) -> Said:
-        """Write 2.0 as 2, as any client in JavaScript does."""
-        for call in said.calls:
-            call["arguments"] = call["arguments"].replace("2.0", "2")
-        return said
-
-    async with serving() as run:
-        client: Client = run.client(kind, tools=True, echo=echo)
-        (call,) = (await client.ask("one")).calls
-        assert json.loads(call["arguments"])["b"] == 2
-        client.result(call, "3")
-        await client.ask()
-    assert len(run.trajectory().sequences()) == 1
-
-
 @pytest.mark.parametrize(
     ("reply", "edited"),
     [
@@ -60,15 +42,6 @@ async def test_edited_thinking_in_the_text_is_another_conversation(reply: str, e
         client.items[1] = {"role": "assistant", "content": edited}
         await client.ask("two")
     assert [one.reason for one in run.trajectory().sequences()] == [None, "rewritten_history"]
-
-
-async def test_equal_thinking_in_the_text_continues() -> None:
-    async with serving(lambda _: "<think>It is red. \n</think>\n\nYes.") as run:
-        client = run.client(ChatClient)
-        await client.ask("one")
-        client.items[1] = {"role": "assistant", "content": "<think>\nIt is red.\n</think>\nYes."}
-        await client.ask("two")
-    assert len(run.trajectory().sequences()) == 1
 
 
 async def test_client_that_left_while_its_request_was_encoded_may_retry(

@@ -24,16 +24,8 @@ from fakes.processes import is_alive, wait_until_gone
 from fakes.threaded_env import Threaded
 
 import envkit
+from envkit import errors
 from envkit.env import Env, PolicyContext, StepKey
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    DatasetError,
-    EnvFault,
-    EnvkitError,
-    FaultKind,
-    UnknownNameError,
-)
 from envkit.images import Image
 from envkit.rollout import EnvSource
 from envkit_isolation import IsolatedEnv, isolated
@@ -71,11 +63,11 @@ def worker(factory: Callable[[], Any], **options: Any) -> Generator[IsolatedEnv]
 def test_isolated_reports_how_a_worker_ended_as_a_crash(reply: str, expected: str) -> None:
     with worker(envs.Harmful) as env:
         env.reset(seed=1)
-        with pytest.raises(EnvFault, match=expected) as caught:
+        with pytest.raises(errors.EnvFault, match=expected) as caught:
             env.step(reply)
-        assert caught.value.kind is FaultKind.CRASHED
+        assert caught.value.kind is errors.FaultKind.CRASHED
         assert caught.value.retryable
-        with pytest.raises(EnvFault, match="has ended"):
+        with pytest.raises(errors.EnvFault, match="has ended"):
             env.step("again")
         pid = cast(int, env.pid)
     assert not is_alive(pid)
@@ -84,9 +76,9 @@ def test_isolated_reports_how_a_worker_ended_as_a_crash(reply: str, expected: st
 def test_isolated_bounds_the_memory_of_a_worker() -> None:
     with worker(envs.Harmful, memory_mb=100) as env:
         env.reset(seed=1)
-        with pytest.raises(EnvFault, match="MemoryError") as caught:
+        with pytest.raises(errors.EnvFault, match="MemoryError") as caught:
             env.step("memory")
-        assert caught.value.kind is FaultKind.CRASHED
+        assert caught.value.kind is errors.FaultKind.CRASHED
 
 
 def test_isolated_kills_all_that_a_dead_worker_started() -> None:
@@ -95,7 +87,7 @@ def test_isolated_kills_all_that_a_dead_worker_started() -> None:
         pids = env.step("fork").info["pids"]
         assert len(set(pids)) == 21
         assert all(is_alive(pid) for pid in pids)
-        with pytest.raises(EnvFault, match="exited with code 0"):
+        with pytest.raises(errors.EnvFault, match="exited with code 0"):
             env.step("exit")
         assert wait_until_gone(pids) == []
 
@@ -111,7 +103,7 @@ def test_isolated_close_kills_all_that_a_worker_started() -> None:
 def test_isolated_kills_a_worker_with_too_many_processes() -> None:
     with worker(envs.Harmful) as env:
         env.reset(seed=1)
-        with pytest.raises(EnvFault, match="over 256 processes"):
+        with pytest.raises(errors.EnvFault, match="over 256 processes"):
             env.step("fork bomb")
 
 
@@ -149,7 +141,7 @@ def test_isolated_kill_ends_a_call_that_hangs() -> None:
         env.reset(seed=1)
         timer = threading.Timer(0.2, env.close)  # what a rollout does after its deadline
         timer.start()
-        with pytest.raises(EnvFault, match="closed during a call"):
+        with pytest.raises(errors.EnvFault, match="closed during a call"):
             env.step("hang")
         timer.join()
         assert not is_alive(cast(int, env.pid))
@@ -164,9 +156,9 @@ def test_isolated_survives_its_supervisor() -> None:
         _supervisors[key]._process.kill()
         _supervisors[key]._process.wait()
         for lost in (env, other):
-            with pytest.raises(EnvFault) as caught:
+            with pytest.raises(errors.EnvFault) as caught:
                 lost.step("hello")
-            assert caught.value.kind is FaultKind.CRASHED
+            assert caught.value.kind is errors.FaultKind.CRASHED
         in_group = pids[::3]
         assert wait_until_gone([cast(int, env.pid), *in_group]) == []
         with worker(envs.Harmful) as fresh:
@@ -177,47 +169,47 @@ def test_isolated_survives_its_supervisor() -> None:
 
 
 def test_isolated_reports_a_constructor_that_dies_or_hangs() -> None:
-    with pytest.raises(EnvFault, match="exited with code 3") as caught:
+    with pytest.raises(errors.EnvFault, match="exited with code 3") as caught:
         isolated(envs.Dying)()
-    assert caught.value.kind is FaultKind.CRASHED
-    with pytest.raises(EnvFault, match="in time") as caught:
+    assert caught.value.kind is errors.FaultKind.CRASHED
+    with pytest.raises(errors.EnvFault, match="in time") as caught:
         isolated(envs.Stuck, start_timeout_s=0.5)()
-    assert caught.value.kind is FaultKind.TIMEOUT
+    assert caught.value.kind is errors.FaultKind.TIMEOUT
 
 
 def test_isolated_errors_keep_their_type_and_the_worker_continues() -> None:
-    expected: dict[str, tuple[type[EnvkitError], str, FaultKind | None, bool]] = {
-        "fault": (EnvFault, "a judge", FaultKind.GRADER, True),
-        "configuration": (ConfigurationError, "a wrong setting", None, False),
-        "contract": (ContractError, "not a turn", None, False),
-        "dataset": (DatasetError, "a broken row", None, False),
-        "bad info": (ContractError, "must be JSON", None, False),
-        "bad reward": (ContractError, "finite number as reward", None, False),
-        "bad huge reward": (ContractError, "finite number as reward", None, False),
-        "sys.exit": (EnvFault, "SystemExit: 0", FaultKind.PERMANENT, False),
-        "interrupt": (EnvFault, "KeyboardInterrupt", FaultKind.PERMANENT, False),
-        "error": (EnvFault, "ValueError: a \ud800 bug", FaultKind.PERMANENT, False),
-        "unreadable": (EnvFault, "its __str__ raises", FaultKind.PERMANENT, False),
-        "refused": (EnvFault, "nobody there", FaultKind.TRANSIENT, True),
-        "pipe": (EnvFault, "its own pipe", FaultKind.TRANSIENT, True),
-        "late": (EnvFault, "too late", FaultKind.TIMEOUT, True),
+    expected: dict[str, tuple[type[errors.EnvkitError], str, errors.FaultKind | None, bool]] = {
+        "fault": (errors.EnvFault, "a judge", errors.FaultKind.GRADER, True),
+        "configuration": (errors.ConfigurationError, "a wrong setting", None, False),
+        "contract": (errors.ContractError, "not a turn", None, False),
+        "dataset": (errors.DatasetError, "a broken row", None, False),
+        "bad info": (errors.ContractError, "must be JSON", None, False),
+        "bad reward": (errors.ContractError, "finite number as reward", None, False),
+        "bad huge reward": (errors.ContractError, "finite number as reward", None, False),
+        "sys.exit": (errors.EnvFault, "SystemExit: 0", errors.FaultKind.PERMANENT, False),
+        "interrupt": (errors.EnvFault, "KeyboardInterrupt", errors.FaultKind.PERMANENT, False),
+        "error": (errors.EnvFault, "ValueError: a \ud800 bug", errors.FaultKind.PERMANENT, False),
+        "unreadable": (errors.EnvFault, "its __str__ raises", errors.FaultKind.PERMANENT, False),
+        "refused": (errors.EnvFault, "nobody there", errors.FaultKind.TRANSIENT, True),
+        "pipe": (errors.EnvFault, "its own pipe", errors.FaultKind.TRANSIENT, True),
+        "late": (errors.EnvFault, "too late", errors.FaultKind.TIMEOUT, True),
     }
     with worker(envs.Harmful) as env:
         env.reset(seed=1)
         pid = env.pid
         for reply, (kind, text, fault, retryable) in expected.items():
-            with pytest.raises(EnvkitError) as caught:
+            with pytest.raises(errors.EnvkitError) as caught:
                 env.step(reply)
             assert type(caught.value) is kind, reply
             assert text in str(caught.value)
             assert "isolated_envs.py" in caught.value.__notes__[0] or reply.startswith("bad")
-            if isinstance(caught.value, EnvFault):
+            if isinstance(caught.value, errors.EnvFault):
                 assert (caught.value.kind, caught.value.retryable) == (fault, retryable), reply
         assert env.step("still here").observation["text"].endswith("still here")
         assert env.pid == pid
-        with pytest.raises(ConfigurationError, match="no oracle"):
+        with pytest.raises(errors.ConfigurationError, match="no oracle"):
             env.oracle()
-        with pytest.raises(ContractError, match="must be JSON"):
+        with pytest.raises(errors.ContractError, match="must be JSON"):
             env.reset(options={"task": {"object": object()}})
         assert env.step("and here").reward == 0.25
 
@@ -275,9 +267,9 @@ def test_isolated_messages_and_images_are_those_of_the_environment() -> None:
         assert env.format_observation(again) == direct.format_observation(expected)
         assert env.reset(seed=2).observation == direct.reset(seed=2).observation
         broken = env.step("raise").observation
-        with pytest.raises(EnvFault, match="cannot be formatted") as caught:
+        with pytest.raises(errors.EnvFault, match="cannot be formatted") as caught:
             env.format_observation(broken)
-        assert caught.value.kind is FaultKind.TRANSIENT
+        assert caught.value.kind is errors.FaultKind.TRANSIENT
 
 
 def test_isolated_keeps_wrappers_and_asynchronous_hooks_in_the_worker() -> None:
@@ -309,11 +301,11 @@ def context_of(env: Env) -> PolicyContext:
 
 
 def test_isolated_refuses_what_a_worker_cannot_build() -> None:
-    with pytest.raises(ConfigurationError, match="picklable"):
+    with pytest.raises(errors.ConfigurationError, match="picklable"):
         isolated(lambda: envs.Harmful(max_turns=3))
-    with pytest.raises(ConfigurationError, match="memory_mb must be positive"):
+    with pytest.raises(errors.ConfigurationError, match="memory_mb must be positive"):
         isolated(envs.Harmful, memory_mb=0)
-    with pytest.raises(UnknownNameError, match="canary"):
+    with pytest.raises(errors.UnknownNameError, match="canary"):
         isolated(EnvSource("canari-v0"))()
 
 
@@ -338,7 +330,7 @@ def test_isolated_knows_environments_registered_at_run_time(
             rebuilt = envkit.registration.gymnasium.make(env.spec, disable_env_checker=True)
             assert isinstance(rebuilt.unwrapped, IsolatedEnv)
             rebuilt.close()
-        with pytest.raises(ConfigurationError, match="in a module"):
+        with pytest.raises(errors.ConfigurationError, match="in a module"):
             isolated(EnvSource("local-v0"))()
     finally:
         for name in ("harmful-v0", "local-v0"):
@@ -351,7 +343,7 @@ def test_isolated_starts_a_python_where_an_import_started_threads() -> None:
     with worker(Threaded) as env:
         assert env.reset(seed=1).observation["text"] == "started"
         pid = cast(int, env.pid)
-        with pytest.raises(EnvFault, match="exited with code 4"):
+        with pytest.raises(errors.EnvFault, match="exited with code 4"):
             env.step("exit")
     assert not is_alive(pid)
 
@@ -439,7 +431,7 @@ def test_isolated_frames_send_the_pixels_of_an_image_once_in_an_episode() -> Non
             assert receiver.receive(read).data == {"shown": [image, image]}
         assert sizes[0] - sizes[1] > len(image.png_bytes())
         assert sizes[2] == sizes[0]
-        with pytest.raises(ContractError, match="must be JSON"):
+        with pytest.raises(errors.ContractError, match="must be JSON"):
             sender.send(Frame({"shown": object()}, starts_episode=True))
         sizes.append(0)
         sender.send(Frame({"shown": image}))
@@ -449,9 +441,12 @@ def test_isolated_frames_send_the_pixels_of_an_image_once_in_an_episode() -> Non
 def test_isolated_errors_build_nothing_but_errors_of_envkit() -> None:
     told = {"type": "did_you_mean", "message": "m", "kind": "permanent", "retryable": False}
     for name in ("did_you_mean", "Final", "__builtins__", "LedgerFault", "no such name"):
-        assert type(error_in({**told, "type": name})) is EnvFault
-    assert type(error_in("text")) is EnvFault
-    assert cast(EnvFault, error_in({**told, "kind": "?", "type": "EnvFault"})).kind == "permanent"
+        assert type(error_in({**told, "type": name})) is errors.EnvFault
+    assert type(error_in("text")) is errors.EnvFault
+    assert (
+        cast(errors.EnvFault, error_in({**told, "kind": "?", "type": "EnvFault"})).kind
+        == "permanent"
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -470,5 +465,5 @@ def test_isolated_child_that_returns_from_a_step_does_not_answer(fails: bool) ->
 def test_isolated_refuses_arguments_that_the_environment_does_not_take() -> None:
     register_missing({"attack-isolation-v0": EchoEnv})
     source = EnvSource("attack-isolation-v0", json.dumps({"no_such": 1}))
-    with pytest.raises(ConfigurationError, match="cannot be built with"):
+    with pytest.raises(errors.ConfigurationError, match="cannot be built with"):
         isolated(source)()

@@ -4,6 +4,8 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -38,6 +40,17 @@ def judge_of(server: JudgeServer, *, key: str = KEY, model: str = MODEL, **optio
     return Judge(Endpoint(server.url, model=model, api_key=key, **endpoint), **options)
 
 
+@asynccontextmanager
+async def judging(
+    script: list[Entry], *, delay_s: float = 0.0, **options: Any
+) -> AsyncGenerator[tuple[JudgeServer, Judge]]:
+    async with (
+        JudgeServer(script, delay_s=delay_s) as server,
+        aclosing(judge_of(server, **options)) as judge,
+    ):
+        yield server, judge
+
+
 async def graded(judge: Judge, context: RewardContext = CONTEXT) -> dict[str, int]:
     try:
         return dict((await judge.grade([CORRECT], context)).scores)
@@ -56,10 +69,8 @@ async def fault_of(script: list[Entry], **options: Any) -> tuple[EnvFault, int]:
 
 
 async def test_a_rubric_is_one_request_and_a_term_for_each_criterion() -> None:
-    async with JudgeServer([verdict(correct=9, brief=3)]) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=9, brief=3)]) as (server, judge):
         reward = await Rewards(*judge.rubric(CORRECT, BRIEF)).ascore(CONTEXT)
-        await judge.aclose()
 
     assert reward.terms == {"correct": 0.9, "brief": 0.375}
     assert reward.scores == {"correct": 0.9, "brief": 0.75}
@@ -230,11 +241,9 @@ async def test_no_server_is_a_grader_fault() -> None:
 
 
 async def test_the_same_question_is_asked_once() -> None:
-    async with JudgeServer([verdict(correct=5)], delay_s=0.05) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=5)], delay_s=0.05) as (server, judge):
         together = await asyncio.gather(*(judge.grade([CORRECT], CONTEXT) for _ in range(50)))
         later = await judge.grade([CORRECT], CONTEXT)
-        await judge.aclose()
 
     assert len(server.requests) == 1
     assert all(found is together[0] for found in [*together, later])
@@ -242,28 +251,23 @@ async def test_the_same_question_is_asked_once() -> None:
 
 
 async def test_an_evicted_question_is_asked_again() -> None:
-    async with JudgeServer([verdict(correct=5)]) as server:
-        judge = judge_of(server, cache_size=2)
+    async with judging([verdict(correct=5)], cache_size=2) as (server, judge):
         for answer in ("1", "2", "3", "3", "1"):
             await judge.grade([CORRECT], RewardContext(task={}, answer=answer))
-        await judge.aclose()
 
     assert len(server.requests) == 4
     assert judge.cache_statistics().size == 2
 
 
 async def test_a_failure_is_not_cached() -> None:
-    async with JudgeServer([Trouble.QUOTA, verdict(correct=6)]) as server:
-        judge = judge_of(server)
+    async with judging([Trouble.QUOTA, verdict(correct=6)]) as (_, judge):
         with pytest.raises(EnvFault):
             await judge.grade([CORRECT], CONTEXT)
         assert (await judge.grade([CORRECT], CONTEXT)).scores == {"correct": 6}
-        await judge.aclose()
 
 
 async def test_a_cancelled_episode_does_not_take_the_answer_from_another() -> None:
-    async with JudgeServer([verdict(correct=5)], delay_s=0.2) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=5)], delay_s=0.2) as (_, judge):
         first = asyncio.create_task(judge.grade([CORRECT], CONTEXT))
         second = asyncio.create_task(judge.grade([CORRECT], CONTEXT))
         await asyncio.sleep(0.05)
@@ -274,24 +278,20 @@ async def test_a_cancelled_episode_does_not_take_the_answer_from_another() -> No
         alone.cancel()
         await asyncio.gather(first, alone, return_exceptions=True)
         assert not judge._flights
-        await judge.aclose()
 
 
 async def test_calls_keep_their_rate_and_their_number() -> None:
     limits = CallLimits(requests_per_minute=60 * 100, max_concurrency=2)
-    async with JudgeServer([verdict(correct=5)], delay_s=0.03) as server:
-        judge = judge_of(server, limits=limits)
+    async with judging([verdict(correct=5)], limits=limits, delay_s=0.03) as (server, judge):
         contexts = [RewardContext(task={}, answer=str(number)) for number in range(12)]
         await asyncio.gather(*(judge.grade([CORRECT], context) for context in contexts))
-        await judge.aclose()
 
     assert server.most_at_once <= 2
     assert server.times[-1] - server.times[0] >= 0.1
 
 
 async def test_a_cache_hit_takes_less_than_a_millisecond() -> None:
-    async with JudgeServer([verdict(correct=5)]) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=5)]) as (_, judge):
         context = RewardContext(task={"answer": "x" * 500}, answer="word " * 400)
         await judge.grade([CORRECT], context)
         taken: list[float] = []
@@ -299,21 +299,18 @@ async def test_a_cache_hit_takes_less_than_a_millisecond() -> None:
             started = time.thread_time()  # a hit never waits
             await judge.grade([CORRECT], context)
             taken.append(time.thread_time() - started)
-        await judge.aclose()
 
     assert sorted(taken)[100] < 1e-3
 
 
 async def test_a_closed_gate_saves_the_question() -> None:
-    async with JudgeServer([verdict(correct=10)]) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=10)]) as (server, judge):
         rewards = Rewards(
             Term(name="answered", score=lambda context: float(bool(context.answer))),
             *judge.rubric(CORRECT, gate=Gate(term="answered")),
         )
         empty = await rewards.ascore(RewardContext(task={}, answer=""))
         full = await rewards.ascore(CONTEXT)
-        await judge.aclose()
 
     assert empty.terms == {"answered": 0.0, "correct": 0.0}
     assert empty.scores["correct"] is None
@@ -322,15 +319,13 @@ async def test_a_closed_gate_saves_the_question() -> None:
 
 
 async def test_tool_env_is_rewarded_by_a_judge_and_faults_with_it() -> None:
-    async with JudgeServer([verdict(correct=8), Trouble.QUOTA]) as server:
-        judge = judge_of(server)
+    async with judging([verdict(correct=8), Trouble.QUOTA]) as (_, judge):
         env = ToolEnv([], [{"prompt": "6 times 7?"}], judge.term("correct", "Is it 42?"))
         await env.areset(seed=0)
         step = await env.astep("42")
         await env.areset(seed=0)
         with pytest.raises(EnvFault):
             await env.astep("41")
-        await judge.aclose()
 
     assert step.info["reward_terms"] == {"correct": 0.8}
     assert step.reward == 0.8
@@ -359,14 +354,12 @@ def test_a_judge_works_on_one_event_loop_after_another() -> None:
 
 
 async def test_a_server_that_asks_to_wait_holds_up_every_call() -> None:
-    async with JudgeServer([Trouble.RATE_LIMIT_SHORT, verdict(correct=5)]) as server:
-        judge = judge_of(server)
+    async with judging([Trouble.RATE_LIMIT_SHORT, verdict(correct=5)]) as (server, judge):
         first = asyncio.create_task(judge.grade([CORRECT], CONTEXT))
         while not server.requests:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         await asyncio.gather(first, judge.grade([BRIEF, CORRECT], CONTEXT), return_exceptions=True)
-        await judge.aclose()
 
     assert min(later - server.times[0] for later in server.times[1:]) >= 0.29
 
@@ -393,10 +386,11 @@ TALKED_OUT = RewardContext(task=CONTEXT.task, answer="Reply in prose.", messages
 
 
 async def test_an_answer_that_talks_the_judge_out_of_a_verdict_scores_0() -> None:
-    async with JudgeServer(["Fine.", "It is prose.", verdict(correct=2)]) as server:
-        judge = judge_of(server, max_reasks=1)
+    async with judging(["Fine.", "It is prose.", verdict(correct=2)], max_reasks=1) as (
+        server,
+        judge,
+    ):
         reward = await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
-        await judge.aclose()
 
     assert reward.total == 0.0
     assert "no verdict in 2 replies" in str(reward.failure)
@@ -405,11 +399,9 @@ async def test_an_answer_that_talks_the_judge_out_of_a_verdict_scores_0() -> Non
 
 @pytest.mark.parametrize("script", [["It is prose."], ["It is prose.", Trouble.QUOTA]])
 async def test_a_judge_that_never_gives_a_verdict_is_a_fault(script: list[Entry]) -> None:
-    async with JudgeServer(script) as server:
-        judge = judge_of(server, max_reasks=0)
+    async with judging(script, max_reasks=0) as (_, judge):
         with pytest.raises(EnvFault) as caught:
             await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
-        await judge.aclose()
 
     assert caught.value.kind is FaultKind.GRADER
 
@@ -417,10 +409,8 @@ async def test_a_judge_that_never_gives_a_verdict_is_a_fault(script: list[Entry]
 async def test_a_question_that_only_this_answer_gets_refused_scores_0() -> None:
     long = {"error": {"message": "maximum context length is 8 tokens", "type": "invalid_request"}}
     refusal: Entry = lambda body: web.json_response(long, status=400)  # noqa: E731
-    async with JudgeServer([refusal, verdict(correct=2)]) as server:
-        judge = judge_of(server)
+    async with judging([refusal, verdict(correct=2)]) as (_, judge):
         reward = await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
-        await judge.aclose()
 
     assert reward.total == 0.0
     assert "400" in str(reward.failure)

@@ -32,8 +32,10 @@ from envkit.errors import (
     FaultKind,
     MissingDependencyError,
 )
+from envkit.reply import CUT_NOTICE, UNFINISHED, FinishReason, Reply
 from envkit.rollout import ScriptedEngine
 from envkit_openenv import SPEC, OpenEnvEnv
+from envkit_openenv.interface import WholeReply
 
 QUICK = {"step_timeout_s": 0.5, "reset_timeout_s": 5.0, "max_message_bytes": 100_000}
 
@@ -389,3 +391,39 @@ def test_spec_survives_pickling_and_the_schema_is_that_of_the_fake() -> None:
 def test_serving_without_the_package_names_the_extra() -> None:
     with pytest.raises(MissingDependencyError, match=r"envkit-rl\[openenv\]"):
         importlib.import_module("envkit_openenv.server")
+
+
+CUT = Reply(text="gold and", finish=FinishReason.LENGTH, opened="<think>")
+
+
+@pytest.mark.parametrize(
+    ("reply", "sent"),
+    [
+        (Reply(text="<think>a</think>b"), {"response_text": "<think>a</think>b"}),
+        (CUT, {"response_text": "gold and", "finish": "length", "opened": "<think>"}),
+        (
+            Reply(text="a", opened="<think>"),
+            {"response_text": "a", "finish": "stop", "opened": "<think>"},
+        ),
+    ],
+)
+def test_an_envkit_server_is_told_how_a_reply_ended(reply: Reply, sent: dict[str, Any]) -> None:
+    assert WholeReply("response_text", with_thoughts=True).read(reply).actions == (sent,)
+
+
+@pytest.mark.parametrize(
+    ("reply", "sent", "error"),
+    [
+        (Reply(text="<think>a</think>\n\nb"), ({"message": "b"},), None),
+        (Reply(text="a</think>b", opened="<think>"), ({"message": "b"},), None),
+        (Reply(text=""), ({"message": ""},), None),
+        (CUT, (), CUT_NOTICE),
+        (Reply(text="b", finish=FinishReason.LENGTH), (), CUT_NOTICE),
+        (Reply(text="<think>a"), (), UNFINISHED),
+    ],
+)
+def test_a_foreign_server_gets_only_whole_answers(
+    reply: Reply, sent: tuple[Any, ...], error: str | None
+) -> None:
+    found = WholeReply("message", with_thoughts=False).read(reply)
+    assert (found.actions, found.error) == (sent, error)

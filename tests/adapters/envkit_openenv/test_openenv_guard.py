@@ -249,25 +249,28 @@ async def test_message_and_answer_stay_within_their_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "reason"),
     [
-        {"text": "[]"},
-        {"text": "null"},
-        {"text": "{"},
-        {"text": "[" * 100_000},
-        {"text": f'{{"seed": {"9" * 5000}}}'},
-        {"text": '{"type": "\\ud800"}'},
-        {"bytes": b"{}"},
+        ({"text": "[]"}, "must be a JSON object with 'type' as text, got list"),
+        ({"text": "null"}, "got null"),
+        ({"text": "7"}, "got int"),
+        ({"text": "{"}, "must be JSON"),
+        ({"text": "[" * 100_000}, "nested too deeply"),
+        ({"text": f'{{"seed": {"9" * 5000}}}'}, "at most 4300 digits"),
+        ({"text": '{"type": "\\ud800"}'}, "valid Unicode"),
+        ({"text": '{"type": "state", "\\ud800": 1}'}, "valid Unicode"),
+        ({"bytes": b"{}"}, "must be text, got bytes"),
     ],
-    ids=range(7),
+    ids=range(9),
 )
-async def test_message_of_another_form_gets_one_error(message: Message) -> None:
+async def test_message_of_another_form_gets_one_error(message: Message, reason: str) -> None:
     app = EchoApp()
     client, _ = await opened(guarded(app))
     client.send(message)
     client.say("hello again")
     data = json.loads((await client.next())["text"])["data"]
     assert data["code"] == "INVALID_JSON"
+    assert reason in data["message"]
     assert (await client.next())["text"] == "hello again"
     assert app.heard == ["hello", "hello again"]
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from envkit_ray.messages import Parcel
-from envkit_ray.outbox import Outbox
+from envkit_ray.worker import Outbox
 
 
 def _parcel(name: str) -> Parcel:

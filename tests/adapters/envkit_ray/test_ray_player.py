@@ -7,15 +7,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from fakes.agents import GuessEnv
+from fakes.branching import Saved, Screens, branching_player
 from fakes.envs import DotsEnv, EchoEnv, register_toys
 from fakes.ray_cluster import FakeRay
 from fakes.ray_players import scripted_player
 from fakes.waiting import until
 
-from envkit.env import Turn
+from envkit.env import Capabilities, Turn
 from envkit.errors import (
     ConfigurationError,
     MissingDependencyError,
@@ -23,6 +25,7 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit.rollout import (
+    AtTurns,
     EnvSource,
     EpisodeSpec,
     GroupStart,
@@ -34,12 +37,15 @@ from envkit.rollout import (
     RunPlan,
     ScriptedEngine,
     delivered,
+    play_tree,
 )
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import StopReason, Trajectory, fork_before
 from envkit_ray import RayPlayer, greeting
+from envkit_ray import player as ray_player
 from envkit_ray import workers as ray_workers
 
 ECHO = "toy-echo-v0"
+
 DOTS = "toy-dots-v0"
 
 
@@ -58,7 +64,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 def settings(workers: int = 2, **options: Any) -> RolloutConfig:
-    return RolloutConfig.from_mapping({"workers": workers, "ray": options})
+    return RolloutConfig.from_mapping({"workers": workers, "player_options": options})
 
 
 @asynccontextmanager
@@ -371,7 +377,7 @@ async def test_workers_that_never_fit_end_in_an_error_that_counts_cpus(ray: Fake
         with pytest.raises(ConfigurationError, match="1 of 3 Ray workers started") as caught:
             await player.start()
     assert "Each reserves 2 CPUs, and 0 of the cluster's 4 are free" in str(caught.value)
-    assert "ray.num_cpus=0" in str(caught.value)
+    assert "player_options.num_cpus=0" in str(caught.value)
 
 
 async def test_player_that_cannot_be_made_in_a_worker_says_so(ray: FakeRay) -> None:
@@ -444,12 +450,15 @@ async def test_address_is_refused_where_ray_runs_already(ray: FakeRay) -> None:
 @pytest.mark.parametrize(
     ("mapping", "reason"),
     [
-        ({"workers": 2, "ray": {"adress": "auto"}}, "Did you mean 'address'"),
-        ({"workers": 2, "ray": {"num_cpus": -1}}, "num_cpus must be at least 0"),
-        ({"workers": 2, "ray": {"max_attempts": 0}}, "max_attempts must be at least 1"),
-        ({"workers": 2, "ray": {"start_timeout_s": "soon"}}, "must be a finite number"),
-        ({"workers": 2, "ray": {"address": "ray://head:10001"}}, "a node of the cluster"),
-        ({"ray": {"address": "auto"}}, "workers must be"),
+        ({"workers": 2, "player_options": {"adress": "auto"}}, "Did you mean 'address'"),
+        ({"workers": 2, "player_options": {"num_cpus": -1}}, "num_cpus must be at least 0"),
+        ({"workers": 2, "player_options": {"max_attempts": 0}}, "max_attempts must be at least 1"),
+        ({"workers": 2, "player_options": {"start_timeout_s": "soon"}}, "must be a finite number"),
+        (
+            {"workers": 2, "player_options": {"address": "ray://head:10001"}},
+            "a node of the cluster",
+        ),
+        ({"player_options": {"address": "auto"}}, "workers must be"),
         ({"workers": -1}, "workers must be"),
         ({"workers": "two"}, "an integer"),
     ],
@@ -477,3 +486,80 @@ async def test_player_of_this_process_refuses_workers() -> None:
     with pytest.raises(ConfigurationError, match="cannot start workers, got workers=2"):
         Player(engine, None, RolloutConfig(workers=2))
     await base.aclose()
+
+
+@pytest.mark.parametrize("env", [Screens, Saved])
+async def test_tree_is_forked_by_workers(ray: FakeRay, env: type[Screens]) -> None:
+    make = partial(branching_player, RolloutConfig())
+    branching = AtTurns(turns=(1, 3))
+    async with playing(make=make) as player:
+        leaves = await play_tree(env, player, branching=branching, spec=EpisodeSpec(seed=7))
+    local = branching_player(RolloutConfig())
+    expected = await play_tree(env, local, branching=branching, spec=EpisodeSpec(seed=7))
+    await local.aclose()
+    assert [leaf.fault for leaf in leaves] == [None] * 4
+    assert [leaf.train_ids() for leaf in leaves] == [leaf.train_ids() for leaf in expected]
+    assert [leaf.loss_mask() for leaf in leaves] == [leaf.loss_mask() for leaf in expected]
+
+
+@pytest.mark.slow
+async def test_tree_continues_if_a_worker_dies(ray: FakeRay) -> None:
+    make = partial(branching_player, RolloutConfig(), latency_s=0.03)
+    async with playing(make=make) as player:
+        await player.start()
+        growing = asyncio.create_task(
+            play_tree(
+                Screens,
+                player,
+                branching=AtTurns(turns=(1, 2, 3)),
+                spec=EpisodeSpec(seed=7, episode_id="tree"),
+            )
+        )
+        for _ in range(2):
+            await asyncio.sleep(0.15)
+            await until(lambda: any(actor.running for actor in ray.actors))
+            actor = next(actor for actor in ray.actors if actor.running)
+            actor.die()
+            asyncio.get_running_loop().call_later(0.05, actor.come_back)
+        leaves = await growing
+    assert player.lost_calls > 0
+    assert [leaf.fault for leaf in leaves] == [None] * 8
+    owned = sum(sum(leaf.loss_mask()) for leaf in leaves)
+    assert owned == sum(leaf.sampled_token_count for leaf in leaves)
+
+
+async def test_interrupted_resume_without_a_worker_keeps_the_trajectory(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_player, "_STOP_S", 0.1)
+    interrupt = Interrupt(grace_s=0.1)
+    async with playing(make=partial(branching_player, RolloutConfig())) as player:
+        (trunk,) = await player.play(Screens, EpisodeSpec(seed=7))
+        fork = fork_before(trunk, 2, episode_id="fork")
+        for actor in ray.actors:
+            actor.die()
+        asyncio.get_running_loop().call_later(0.1, interrupt.fire)
+        async with asyncio.timeout(20):
+            (leaf,) = await player.resume(fork, Screens, interrupt=interrupt)
+        for actor in ray.actors:
+            actor.come_back()
+        assert leaf.stop_reason is StopReason.ABORTED
+        assert leaf.origin == fork.origin
+        (whole,) = await player.resume(leaf, Screens)
+    assert whole.fault is None
+    assert whole.train_ids()[: fork.token_count] == fork.train_ids()
+
+
+class Fixed(Screens):
+    """Can be neither saved nor replayed."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+
+
+@pytest.mark.parametrize(("env", "why"), [(GuessEnv, "one agent"), (Fixed, "neither snapshot")])
+async def test_environment_that_workers_cannot_fork_is_refused(
+    ray: FakeRay, env: Any, why: str
+) -> None:
+    async with playing(make=partial(branching_player, RolloutConfig())) as player:
+        with pytest.raises(ConfigurationError, match=why):
+            await play_tree(env, player, branching=AtTurns(turns=(1,)))

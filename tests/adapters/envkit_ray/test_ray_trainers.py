@@ -64,16 +64,21 @@ def summary(one: Trajectory) -> tuple[Any, ...]:
 
 @pytest.mark.slow
 async def test_slime_plays_on_workers_what_it_plays_by_itself(ray: FakeRay) -> None:
-    spec = EpisodeSpec(seed=4, episode_id="session-1", group_id="0")
-    budget: Any = {"limits": Limits(max_turns=2), "sampling": Sampling(max_new_tokens=16)}
+    spec = EpisodeSpec(
+        seed=4,
+        episode_id="session-1",
+        group_id="0",
+        limits=Limits(max_turns=2),
+        sampling=Sampling(max_new_tokens=16),
+    )
     async with FakeSGLang(lambda _: WRONG) as server:
         shared = runtime(server)
         here = await shared.player(RolloutConfig())
         there = await shared.player(RolloutConfig(workers=2))
         assert isinstance(there, RayPlayer)
         assert await shared.player(RolloutConfig(workers=2)) is there
-        (alone,) = await here.play(ECHO, spec, **budget)
-        (one,) = await there.play(ECHO, spec, **budget)
+        (alone,) = await here.play(ECHO, spec)
+        (one,) = await there.play(ECHO, spec)
         await shared.aclose()
     assert summary(one) == summary(alone)
     replies = [part for part in one.segments if part.kind is SegmentKind.MODEL]

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes.remote_engines import KINDS, SEEING, RemoteKind, until
+from fakes.remote_engines import KINDS, SEEING, RemoteKind
 from fakes.remote_requests import BLUE, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
+from fakes.waiting import until
 
 from envkit.errors import ConfigurationError, ContractError, EngineFault, FaultKind, LedgerFault
 from envkit.images import Image

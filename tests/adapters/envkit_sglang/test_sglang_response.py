@@ -15,10 +15,13 @@ from envkit.errors import EngineFault, Fault, FaultKind, LedgerFault
 from envkit.rollout.engine import FinishReason, LogprobKind
 from envkit_remote import ServerInfo, faults
 from envkit_remote.prompt import check_prompt_ids, clamp_new_tokens
-from envkit_remote.transport import Answer
+from envkit_remote.transport import Answer, Transport
 from envkit_sglang.dialect import BAN_BIAS, SGLangDialect
 
 DIALECT = SGLangDialect()
+HTTP = Transport(
+    "http://host", title="SGLang", headers={}, max_connections=1, connect_timeout_s=1.0
+)
 IDS = st.lists(st.integers(min_value=0, max_value=200_000), max_size=30)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -87,7 +90,7 @@ def test_any_body_is_an_object_with_meta_info_or_an_engine_fault(value: object) 
 @given(st.binary(max_size=200), st.integers(min_value=201, max_value=599))
 def test_any_error_body_makes_a_fault_with_the_status(body: bytes, status: int) -> None:
     answer = Answer(status=status, body=body)
-    fault = faults.status_fault("SGLang", "http://host", answer, DIALECT.advice)
+    fault = faults.status_fault(HTTP, answer, DIALECT.advice)
     assert str(status) in str(fault)
     assert len(str(fault)) < 1200
     assert fault.retryable == (fault.kind is FaultKind.TRANSIENT)

@@ -1,15 +1,19 @@
-"""Settings of the SkyRL adapter, without SkyRL."""
+"""Settings of the SkyRL adapter, and the checks before SkyRL's validator, without SkyRL."""
 
-import subprocess
-import sys
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from fakes.families import BY_NAME, build
+from fakes.processes import run_python
 
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.errors import ConfigurationError, ContractError, MissingDependencyError
 from envkit.tokens import ChatCodec
-from envkit_skyrl import SkyRLOptions
+from envkit_skyrl import SkyRLOptions, validate_output
+from envkit_skyrl.validation import ImageSettings
 
 
 @pytest.mark.parametrize(
@@ -55,11 +59,9 @@ def test_without_skyrl_the_missing_package_is_named_and_torch_is_not_imported() 
         "except ImportError as error:\n"
         "    print(type(error).__name__, error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.startswith(MissingDependencyError.__name__)
-    assert "the package 'skyrl' is not installed" in done.stdout
+    printed = run_python("-c", code)
+    assert printed.startswith(MissingDependencyError.__name__)
+    assert "the package 'skyrl' is not installed" in printed
 
 
 def test_images_of_another_family_than_qwen_are_refused_by_name(
@@ -71,3 +73,98 @@ def test_images_of_another_family_than_qwen_are_refused_by_name(
     for name in ("PaddleOCR-VL", "LLaVA-NeXT"):
         assert find_images(ChatCodec(build(BY_NAME[name]))) is None
         assert BY_NAME[name].processor in caplog.text
+
+
+IMAGES = ImageSettings(token_id=9, patches_per_token=4, patch_size=8)
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@dataclass
+class Identity:
+    instance_id: str
+    repetition_id: int
+
+    def to_string(self) -> str:
+        return f"{self.instance_id}_{self.repetition_id}"
+
+
+IDS = [Identity("a", 0), Identity("a", 1)]
+
+
+def output() -> dict[str, Any]:
+    """Two turns of one trajectory and one of another, an image in the first two rows."""
+    return {
+        "prompt_token_ids": [[1, 9], [1, 9, 2, 3], [1]],
+        "response_ids": [[2], [4, 5], [6]],
+        "rewards": [[0.0], [0.0, 1.0], [0.5]],
+        "loss_masks": [[1], [1, 1], [1]],
+        "stop_reasons": ["stop", "stop", "length"],
+        "rollout_logprobs": [[-0.1], [-0.1, -0.2], [-0.3]],
+        "trajectory_ids": [IDS[0], IDS[0], IDS[1]],
+        "is_last_step": [False, True, True],
+        "pixel_values": [torch.ones(4, 8), torch.ones(4, 8), torch.zeros(0, 8)],
+        "image_grid_thw": [
+            torch.tensor([[1, 2, 2]]),
+            torch.tensor([[1, 2, 2]]),
+            torch.zeros(0, 3, dtype=torch.long),
+        ],
+        "rollout_metrics": None,
+    }
+
+
+def validate(value: dict[str, Any], **options: Any) -> None:
+    settings: dict[str, Any] = {"images": IMAGES, "max_tokens": 20, **options}
+    validate_output(value, IDS, **settings)
+
+
+def put(key: str, row: int, value: Any) -> Change:
+    return lambda found: found[key].__setitem__(row, value)
+
+
+def drop(key: str) -> Change:
+    return lambda found: found.pop(key)
+
+
+def replace(key: str, value: Any) -> Change:
+    return lambda found: found.update({key: value})
+
+
+def test_a_sound_output_passes() -> None:
+    validate(output())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("response_ids", 0, []), "row 0: prompt and response must not be empty"),
+        (put("prompt_token_ids", 2, []), "row 2: prompt and response must not be empty"),
+        (put("rollout_logprobs", 2, [float("nan")]), "row 2: rollout_logprobs must be finite"),
+        (put("rollout_logprobs", 2, [-float("inf")]), "row 2: rollout_logprobs must be finite"),
+        (put("rewards", 2, [float("inf")]), "row 2: rewards must be finite"),
+        (put("prompt_token_ids", 2, [1] * 20), "row 2: at most 20 tokens, got 21"),
+        (drop("pixel_values"), "needs pixel_values and image_grid_thw"),
+        (put("pixel_values", 2, None), "row 2: .* needs pixel_values and image_grid_thw, empty"),
+        (
+            put("pixel_values", 0, torch.ones(8, 8)),
+            "row 0: pixel_values must have one row per patch, got 8",
+        ),
+        (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: .* placeholders for 8"),
+        (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),
+        (
+            replace("trajectory_ids", [IDS[0], IDS[1], IDS[0]]),
+            "with adjacent rows; missing",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named(change: Change, message: str) -> None:
+    broken = copy.deepcopy(output())
+    change(broken)
+    with pytest.raises(ContractError, match=message):
+        validate(broken)
+
+
+def test_scalar_rewards_and_no_logprobs_pass() -> None:
+    found = output()
+    found["rewards"], found["rollout_logprobs"] = [0.0, 1.0, 0.5], None
+    validate(found)

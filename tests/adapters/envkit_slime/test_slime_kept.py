@@ -9,16 +9,8 @@ import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import DotsEnv, EchoEnv
 
+from envkit import rollout
 from envkit.errors import StorageError
-from envkit.rollout import (
-    EpisodeSpec,
-    GenerateRequest,
-    Generation,
-    Interrupt,
-    Player,
-    ScriptedEngine,
-    play,
-)
 from envkit.trajectory import StopReason, Trajectory, whole_row
 from envkit_slime import from_state, to_state
 from envkit_slime.engine import CURRENT, Call, in_call
@@ -32,13 +24,13 @@ class State:
     processor: Any = None
 
 
-def make_call(state: State, interrupt: Interrupt) -> Call:
+def make_call(state: State, interrupt: rollout.Interrupt) -> Call:
     return Call(state=state, interrupt=interrupt)
 
 
 async def played(codec: Any, env: Any) -> Trajectory:
-    engine = ScriptedEngine(codec, lambda _: "wrong")
-    return await play(env, engine, codec, seed=3)
+    engine = rollout.ScriptedEngine(codec, lambda _: "wrong")
+    return await rollout.play(env, engine, codec, seed=3)
 
 
 async def test_slime_a_kept_trajectory_comes_back_equal_and_its_changes_are_seen() -> None:
@@ -70,10 +62,10 @@ async def test_slime_zeros_of_an_earlier_part_stay_and_new_tokens_count() -> Non
     assert unmasked.masked(row) == list(row.loss_mask)
 
 
-class Counting(ScriptedEngine):
+class Counting(rollout.ScriptedEngine):
     calls = 0
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         Counting.calls += 1
         return await super().generate(request)
 
@@ -81,12 +73,12 @@ class Counting(ScriptedEngine):
 class InCall(Counting):
     """Asks as slime's engine does."""
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         return await in_call(super().generate, request)
 
 
 async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None:
-    codec, state, interrupt = text_codec(), State(), Interrupt()
+    codec, state, interrupt = text_codec(), State(), rollout.Interrupt()
 
     def script(context: Any) -> str:
         state.aborted = context.turn == 1
@@ -95,16 +87,16 @@ async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None
     Counting.calls = 0
     engine = InCall(codec, script)
     call = make_call(state, interrupt)
-    player = Player(engine, codec)
+    player = rollout.Player(engine, codec)
     token = CURRENT.set(call)
     try:
-        spec = EpisodeSpec(seed=3)
+        spec = rollout.EpisodeSpec(seed=3)
         (cut,) = await player.play(EchoEnv(max_turns=3), spec, interrupt=interrupt)
         assert cut.stop_reason is StopReason.ABORTED
         assert [turn.reward for turn in cut.turns] == [0.0, None]
         assert cut.segments[-1].finish_reason == "stop"
         state.aborted = False
-        call.interrupt = Interrupt()
+        call.interrupt = rollout.Interrupt()
         (whole,) = await player.resume(from_state(to_state(cut)), EchoEnv(max_turns=3))
     finally:
         CURRENT.reset(token)
@@ -117,9 +109,9 @@ async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None
 
 
 async def test_slime_engine_asks_nothing_once_the_flag_is_up() -> None:
-    codec, interrupt = text_codec(), Interrupt()
+    codec, interrupt = text_codec(), rollout.Interrupt()
     Counting.calls = 0
-    player = Player(InCall(codec, lambda _: "x"), codec)
+    player = rollout.Player(InCall(codec, lambda _: "x"), codec)
     state = State(aborted=True)
     call = make_call(state, interrupt)
     token = CURRENT.set(call)

@@ -24,7 +24,7 @@ from envkit_slime.form import Form
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import Runtime, close_runtimes
 from envkit_slime.sample import Sample
-from envkit_slime.settings import Settings, plan_episode, read_sampling
+from envkit_slime.settings import Settings, episode_of, read_sampling
 from envkit_slime.upstream import require
 
 PARAMS: dict[str, Any] = {
@@ -49,7 +49,8 @@ def sample(**values: Any) -> Sample:
 
 
 def plan(args: Namespace, given: Sample, *, evaluation: bool = False) -> Any:
-    return plan_episode(args, given, PARAMS, evaluation=evaluation)
+    settings = Settings.from_args(args)
+    return episode_of(args, settings, given, PARAMS, evaluation=evaluation)[1]
 
 
 @pytest.mark.parametrize("row", [{"prompt": "What is x?"}, {"label": "4"}, {"label": ""}])
@@ -61,12 +62,12 @@ def test_slime_dataset_that_no_episode_reads_is_refused(row: dict[str, Any]) -> 
         with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
             plan(args, sample(**row), evaluation=evaluation)
     drawing = arguments({"env_id": "toy-echo-v0", "draw_tasks": True}, **data)
-    assert plan(drawing, sample(**row)).request.task is None
+    assert plan(drawing, sample(**row)).task is None
     column = {"envkit": json.dumps({"task": {"word": "gamma"}})}
-    assert plan(args, sample(metadata=column, **row)).request.task == {"word": "gamma"}
+    assert plan(args, sample(metadata=column, **row)).task == {"word": "gamma"}
     mapped = arguments({"env_id": "toy-echo-v0", "task_fields": {"word": "label"}}, **data)
-    assert plan(mapped, sample(label="gamma")).request.task == {"word": "gamma"}
-    assert plan(args, sample()).request.task is None  # no dataset
+    assert plan(mapped, sample(label="gamma")).task == {"word": "gamma"}
+    assert plan(args, sample()).task is None  # no dataset
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_slime_flags_without_an_effect_are_refused(
 def test_slime_seed_of_the_mapping_wins_even_if_it_is_0() -> None:
     def seed(**given: Any) -> int:
         args = arguments({"env_id": "toy-echo-v0", **given})
-        return plan(args, sample()).spec.seed
+        return plan(args, sample()).seed
 
     assert seed(seed=0) == derive_seed("group", 0, 3)
     assert seed(seed=7) == derive_seed("group", 7, 3)
@@ -133,22 +134,22 @@ def test_slime_limits_are_the_tightest_of_sample_run_and_flags() -> None:
 def test_slime_group_members_share_a_seed_that_other_groups_do_not() -> None:
     args = arguments({"env_id": "toy-echo-v0"})
     plans = [plan(args, sample(group_index=g, index=4 * g + m)) for g in (0, 1) for m in (0, 1)]
-    assert plans[0].spec.seed == plans[1].spec.seed != plans[2].spec.seed == plans[3].spec.seed
-    assert [entry.spec.member for entry in plans] == [0, 1, 0, 1]
-    assert [entry.spec.group_id for entry in plans] == ["0", "0", "1", "1"]
+    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
+    assert [entry.member for entry in plans] == [0, 1, 0, 1]
+    assert [entry.group_id for entry in plans] == ["0", "0", "1", "1"]
     evaluated = plan(args, sample(), evaluation=True)
-    assert evaluated.spec.group_id is None
-    assert evaluated.spec.seed not in {entry.spec.seed for entry in plans}
+    assert evaluated.group_id is None
+    assert evaluated.seed not in {entry.seed for entry in plans}
     seeded = plan(args, sample(metadata={"envkit": {"seed": 9}}))
-    assert seeded.spec.seed == 9
+    assert seeded.seed == 9
 
 
 def test_slime_evaluation_members_of_one_prompt_share_a_seed() -> None:
     datasets = [SimpleNamespace(n_samples_per_eval_prompt=2)]
     args = arguments({"env_id": "toy-echo-v0"}, eval_datasets=datasets)
     plans = [plan(args, sample(group_index=None, index=n), evaluation=True) for n in range(4)]
-    assert plans[0].spec.seed == plans[1].spec.seed != plans[2].spec.seed == plans[3].spec.seed
-    assert [entry.spec.member for entry in plans] == [0, 1, 0, 1]
+    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
+    assert [entry.member for entry in plans] == [0, 1, 0, 1]
 
 
 def test_slime_evaluation_datasets_of_other_group_sizes_need_a_seed_or_task() -> None:
@@ -174,18 +175,18 @@ def test_slime_a_task_is_filled_from_prompt_label_and_metadata() -> None:
     fields = {"problem": "prompt", "answer": "label", "number": "metadata.id"}
     args = arguments({"env_id": "toy-echo-v0", "task_fields": fields})
     chat = [{"role": "user", "content": [{"type": "text", "text": "1+1?"}]}]
-    task = plan(args, sample(prompt=chat, label="2", metadata={"id": 8})).request.task
+    task = plan(args, sample(prompt=chat, label="2", metadata={"id": 8})).task
     assert task == {"problem": "1+1?", "answer": "2", "number": 8}
     with pytest.raises(ConfigurationError, match="metadata"):
         plan(args, sample(prompt="x", label="2"))
     named = sample(metadata={"envkit": {"task": {"word": "kiwi"}}})
-    assert plan(args, named).request.task == {"word": "kiwi"}
+    assert plan(args, named).task == {"word": "kiwi"}
 
 
 def test_slime_task_images_are_data_uris() -> None:
     picture = PilImage.new("RGB", (8, 6), "red")
     args = arguments({"env_id": "toy-dots-v0", "task_fields": {"images": "images"}})
-    task = plan(args, sample(multimodal_inputs={"images": [picture], "videos": None})).request.task
+    task = plan(args, sample(multimodal_inputs={"images": [picture], "videos": None})).task
     assert json.loads(json.dumps(task)) == {"images": [Image.from_pil(picture).data_uri()]}
 
 

@@ -1,21 +1,35 @@
-"""From a name to an engine: folders, hub names, what is missing, what is broken."""
+"""From a name to an engine: folders, hub names, the built-in model, what is refused or broken."""
 
+import asyncio
 import importlib.util
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes.embedded import folder_of, ids_of, make_request
+import transformers
+from fakes.embedded import folder_of, ids_of, make_request, reference_model
 from fakes.processes import run_python
 
+import envkit
 import envkit_transformers
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit_transformers import create_engine, tiny
+from envkit.cli.trained_on import trained_on
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError, UnknownNameError
+from envkit.messages import message
+from envkit.rollout import Engine, Limits, RolloutConfig, collect
+from envkit.rollout.engine import GenerateRequest, Sampling
+from envkit.tokens import load_codec
+from envkit.tokens.audit import RoleStatus
+from envkit.wrappers import BlankImage, SwapImage
+from envkit_transformers import BuiltinModel, builtin_model_dir, create_engine, tiny
 from envkit_transformers.cache import built_folder, is_intact
+from envkit_transformers.engine import TransformersEngine
 from envkit_transformers.loading import load_processor
+from envkit_transformers.prompt import PromptBuilder, VisionTraits
 
 
 def hide_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -219,3 +233,246 @@ def test_slower_builder_takes_the_folder_of_the_faster_one(tmp_path: Path) -> No
     folder = built_folder(tmp_path / "cached", recipe=RECIPE, build=build)
     assert is_intact(folder, recipe=RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["cached"]
+
+
+SEEING = builtin_model_dir()
+
+MOVE = partial(envkit.make, "computer-use-v0", level=1, families=["move_window"])
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    engine = create_engine(threads=1)
+    yield engine
+    asyncio.run(engine.aclose())
+
+
+def mean_reward(engine: Engine, make: Callable[[], Any], episodes: int) -> float:
+    """Return the greedy reward on tasks of seed 20, which the card was not measured on."""
+    config = RolloutConfig(
+        seed=20, sampling={"temperature": 0.0, "max_new_tokens": 24}, limits=Limits(max_turns=4)
+    )
+
+    async def play() -> list[float]:
+        found = collect(make, engine, load_codec(SEEING), episodes=episodes, config=config)
+        return [one.reward async for one in found if one.reward is not None]
+
+    rewards = asyncio.run(play())
+    assert len(rewards) == episodes
+    return sum(rewards) / episodes
+
+
+def test_seeing_model_reads_codes_and_not_those_of_another_image(engine: Engine) -> None:
+    make = partial(envkit.make, "canary-v0")
+    assert mean_reward(engine, make, 10) >= 0.9
+    assert mean_reward(engine, lambda: SwapImage(make()), 6) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "least", "most_swapped"),
+    [
+        (partial(envkit.make, "canary-v0"), 0.97, 0.05),
+        (MOVE, 0.92, 0.05),
+    ],
+    ids=["codes", "move_window"],
+)
+def test_seeing_model_solves_its_tasks_only_with_their_images(
+    engine: Engine, make: Callable[[], Any], least: float, most_swapped: float
+) -> None:
+    assert mean_reward(engine, make, 64) > least
+    assert mean_reward(engine, lambda: BlankImage(make()), 64) < 0.05
+    assert mean_reward(engine, lambda: SwapImage(make()), 64) < most_swapped
+
+
+@pytest.mark.parametrize("name", [BuiltinModel.SEEING, BuiltinModel.HALF])
+def test_shipped_template_is_exact(name: BuiltinModel) -> None:
+    verdict = load_codec(builtin_model_dir(name)).audit()
+    assert {role.status for role in verdict.roles.values()} == {RoleStatus.EXACT}
+    assert not verdict.rewrites_history
+
+
+def test_fixed_lines_of_the_environments_are_single_tokens() -> None:
+    """An edited prompt would fall back to bytes, and the model would be lost in it."""
+    codec = load_codec(SEEING)
+    env: Any = MOVE().unwrapped
+    assert len(codec.encode_prompt([message("system", env.system_prompt)]).train_ids) < 60
+    env = envkit.make("canary-v0").unwrapped
+    observation, _ = env.reset(seed=1)
+    opening = [message("system", env.system_prompt), message("user", observation["text"])]
+    assert len(codec.encode_prompt(opening).train_ids) < 20
+
+
+@pytest.mark.parametrize("text", ["ünïcode 日本語 🙂\t\r\n  x", '{"action": "drag", "x": 1'])
+def test_tokenizer_keeps_any_text(text: str) -> None:
+    tokenizer = load_processor(str(SEEING)).tokenizer
+    assert tokenizer.decode(tokenizer.encode(text), clean_up_tokenization_spaces=False) == text
+
+
+def test_folder_says_what_the_model_was_trained_on() -> None:
+    assert set(trained_on(str(SEEING))) == {"canary-v0", "computer-use-v0"}
+    assert set(trained_on(str(SEEING))) <= set(envkit.registry())
+
+
+def test_unknown_builtin_model_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="builtin-text"):
+        builtin_model_dir("builtin-txt")
+
+
+@pytest.mark.parametrize("damage", ["weights", "config", "marker"])
+def test_damaged_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    shutil.copytree(SEEING.parents[0], tmp_path / "models")
+
+    def store(_package: str) -> Path:
+        return tmp_path
+
+    monkeypatch.setattr("envkit_transformers.builtin.files", store)
+    folder = builtin_model_dir()
+    assert folder == tmp_path / "models" / "seeing"
+    if damage == "weights":
+        content = bytearray((folder / "model.safetensors").read_bytes())
+        content[-100] ^= 1
+        (folder / "model.safetensors").write_bytes(content)
+    elif damage == "config":
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    else:
+        (folder / "envkit-folder.json").unlink()
+    with pytest.raises(StorageError, match="reinstall envkit-rl"):
+        builtin_model_dir()
+
+
+def test_shipped_models_are_small() -> None:
+    for folder in SEEING.parent.iterdir():
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 6e6
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+
+
+async def test_sliding_window_is_kept_in_prompts_and_replies() -> None:
+    torch.manual_seed(0)
+    model = transformers.MistralForCausalLM(
+        transformers.MistralConfig(**SIZES, sliding_window=8)
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.3)
+    engine = TransformersEngine(model, max_batch_tokens=10)
+    wire = [3 + 7 * i % 120 for i in range(30)]
+    request = GenerateRequest(
+        request_id="r",
+        session_id="s",
+        wire_ids=wire,
+        images=(),
+        train_length=len(wire),
+        sampling=Sampling(max_new_tokens=20, stop_ids=(-1,)),
+    )
+    generation = await engine.generate(request)
+    await engine.aclose()
+    ids = torch.tensor([[*wire, *generation.token_ids]])
+    with torch.inference_mode():
+        logits = model(input_ids=ids).logits[0, len(wire) - 1 : -1]
+    forced = logits.log_softmax(-1).gather(1, ids[0, len(wire) :, None])[:, 0]
+    assert float((forced - torch.tensor(list(generation.logprobs))).abs().max()) < 1e-4
+
+
+class NeighbourMixing(transformers.LlamaForCausalLM):
+    """Lets every token see the one before it in the row, whoever's it is."""
+
+    def __init__(self, config: transformers.LlamaConfig) -> None:
+        super().__init__(config)
+        self.model.embed_tokens.register_forward_hook(lambda _, __, out: out + out.roll(1, dims=1))
+
+
+@pytest.mark.parametrize("name", ["soft cap", "recurrent", "no positions", "mixing"])
+def test_model_that_cannot_be_packed_is_refused(name: str) -> None:
+    torch.manual_seed(0)
+    model: Any = {
+        "soft cap": lambda: transformers.Gemma2ForCausalLM(
+            transformers.Gemma2Config(**SIZES, head_dim=8)
+        ),
+        "recurrent": lambda: transformers.Lfm2ForCausalLM(
+            transformers.Lfm2Config(**SIZES, full_attn_idxs=[1])
+        ),
+        "mixing": lambda: NeighbourMixing(transformers.LlamaConfig(**SIZES, initializer_range=0.3)),
+        "no positions": lambda: transformers.BloomForCausalLM(
+            transformers.BloomConfig(vocab_size=128, hidden_size=32, n_layer=1, n_head=4)
+        ),
+    }[name]()
+    before = model.config._attn_implementation
+    with pytest.raises(ConfigurationError, match="SGLang or vLLM"):
+        TransformersEngine(model)
+    assert model.config._attn_implementation == before
+
+
+def test_other_vision_models_are_refused() -> None:
+    class Llava(torch.nn.Module):
+        config = transformers.LlavaConfig()
+
+    with pytest.raises(ConfigurationError, match="Qwen2-VL family"):
+        TransformersEngine(Llava())
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
+def test_positions_equal_the_models_own(kind: str) -> None:
+    from fakes.embedded import features_of, ids_of, make_request, picture
+
+    model, processor = reference_model(kind)
+    images = [picture(1, (140, 56)), picture(2, (56, 168)), picture(3)]
+    pad = "<|vision_start|><|image_pad|><|vision_end|>"
+    wire = ids_of(kind, f"{pad}a few words{pad}{pad} and more of them")
+    config = model.config
+    vision = VisionTraits(
+        image_token_id=config.image_token_id,
+        placeholder_ids=(config.image_token_id,),
+        merge_size=2,
+    )
+    builder = PromptBuilder(
+        vocabulary=49216, vision=vision, image_processor=processor.image_processor
+    )
+    prompt = builder.build(make_request(kind, "s", wire, images))
+    ids = torch.from_numpy(prompt.ids)[None]
+    grids = [torch.as_tensor(f.tensors["image_grid_thw"]) for f in features_of(kind, images)]
+    expected, delta = model.model.get_rope_index(
+        ids,
+        image_grid_thw=torch.cat(grids),
+        mm_token_type_ids=(ids == config.image_token_id).int(),
+        attention_mask=torch.ones_like(ids),
+    )
+    assert torch.equal(torch.from_numpy(prompt.positions), expected[:, 0])
+    assert prompt.next_position == len(prompt) + int(delta)
+
+
+@pytest.mark.slow
+def test_unclosed_engine_frees_its_thread() -> None:
+    import gc
+    import threading
+
+    engine = TransformersEngine(reference_model("qwen3")[0])
+    request = GenerateRequest(
+        request_id="r",
+        session_id="s",
+        wire_ids=[1, 2],
+        images=(),
+        train_length=2,
+        sampling=Sampling(max_new_tokens=2),
+    )
+    asyncio.run(engine.generate(request))
+    assert "envkit-transformers" in {thread.name for thread in threading.enumerate()}
+    del engine
+    gc.collect()
+    assert "envkit-transformers" not in {thread.name for thread in threading.enumerate()}

@@ -1,15 +1,19 @@
 """The verl engine without verl: what it sends to a client and makes of its answers."""
 
 import asyncio
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes.processes import run_python
 from PIL import Image as PilImage
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind
+import envkit_verl
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, MissingDependencyError
 from envkit.images import Image
 from envkit.rollout import FinishReason, GenerateRequest, Limits, LogprobKind, Sampling
 from envkit.tokens.encoded import ImageFeatures
@@ -256,3 +260,40 @@ def test_verl_limits_are_the_tighter_ones() -> None:
     assert settings(max_model_len=999).limits(Limits()).max_context_tokens == 48
     sglang = settings(max_model_len=40, backend="sglang").limits(Limits())
     assert sglang.max_context_tokens == 39
+
+
+def test_verl_package_imports_without_verl_and_torch() -> None:
+    code = "import sys, envkit_verl; print(sorted({'verl', 'torch', 'ray'} & set(sys.modules)))"
+    assert run_python("-c", code).strip() == "[]"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="verl is installed")
+def test_verl_package_says_what_to_install() -> None:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[verl\]'"):
+        _ = envkit_verl.EnvAgentLoop
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = envkit_verl.Nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("name", ["org/model", "org/other", "/no/such/folder", "", None])
+def test_model_of_a_tokenizer_is_looked_for_on_this_machine_only(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    shared = pytest.importorskip("envkit_verl.shared")
+
+    def refuse(*_given: object, **_options: object) -> None:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    repository = tmp_path / "models--org--model"
+    snapshot = repository / "snapshots" / "3f2a"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("3f2a")
+    (snapshot / "config.json").write_text("{}")
+    expected = str(snapshot) if name == "org/model" else ""
+    tokenizer = SimpleNamespace(**({} if name is None else {"name_or_path": name}))
+    assert shared._model_folder(tokenizer) == expected
+    assert shared._model_folder(SimpleNamespace(name_or_path=str(tmp_path))) == str(tmp_path)

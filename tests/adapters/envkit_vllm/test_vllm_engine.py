@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes.remote_engines import until
 from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.vllm_server import FakeVLLM
+from fakes.waiting import until
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.rollout.engine import GenerateRequest

@@ -2,13 +2,8 @@
 
 from ag2 import Agent
 from ag2.config import OpenAIConfig
-from fakes.client_notes import Note
-from fakes.client_scripts import ANSWER, call_of, gateway, openai_api, saying
-
-
-def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
+from fakes.client_notes import Note, trained
+from fakes.client_scripts import ANSWER, add, call_of, gateway, openai_api, saying
 
 
 async def test_ag2_keeps_one_sequence(note: Note) -> None:
@@ -18,10 +13,8 @@ async def test_ag2_keeps_one_sequence(note: Note) -> None:
         reply = await agent.ask("What is 1 + 2?")
         assert reply.body == ANSWER
         await reply.ask("And now?")
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (4, 1)
-    note(trajectory, dialect="chat completions", does="tool loop")
+    note(trained(run, turns=4, sequences=1), dialect="chat completions", does="tool loop")
 
 
 async def test_ag2_trains_an_agent_used_as_a_tool(note: Note) -> None:
@@ -36,8 +29,5 @@ async def test_ag2_trains_an_agent_used_as_a_tool(note: Note) -> None:
             tools=[writer.as_tool(description="Writes an answer.")],
         )
         await boss.ask("What is 1 + 2?")
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (4, 2)
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does="agent as a tool")
+    note(trained(run, turns=4, sequences=2), dialect="chat completions", does="agent as a tool")

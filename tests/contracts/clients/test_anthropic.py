@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic, beta_async_tool
-from fakes.client_notes import Note
+from fakes.client_notes import Note, trained
 from fakes.client_scripts import anthropic_api, call_of, calling, codec, gateway, saying
 from fakes.odd_engine import StreamingOddEngine, Write
 from fakes.trajectories import picture
@@ -33,9 +33,8 @@ async def test_anthropic_keeps_one_sequence(stream: bool, note: Note) -> None:
             messages.append({"role": "user", "content": results or "more"})
         counted = await client.messages.count_tokens(model="m", messages=messages, tools=tools)
         assert counted.input_tokens > 0
-    trajectory = run.trajectory()
+    trajectory = trained(run, sequences=1)
 
-    assert len(trajectory.sequences()) == 1
     assert [image.sha256 for image in trajectory.images()] == [picture(2).sha256]
     note(trajectory, dialect="messages", does="tool loop with an image")
 
@@ -100,7 +99,5 @@ async def test_anthropic_tool_runner_keeps_one_sequence(stream: bool, note: Note
             if stream:
                 async for _ in one:
                     pass
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect="messages", does="`tool_runner`")
+    note(trained(run, turns=3, sequences=1), dialect="messages", does="`tool_runner`")

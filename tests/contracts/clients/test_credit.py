@@ -10,14 +10,7 @@ import pytest
 pytest.importorskip("agents")
 pytest.importorskip("openai")
 
-from agents import (
-    Agent,
-    OpenAIChatCompletionsModel,
-    OpenAIResponsesModel,
-    Runner,
-    function_tool,
-    set_tracing_disabled,
-)
+import agents
 from fakes.agent_runs import played
 from fakes.client_scripts import gateway
 from fakes.installed import ROOT, install_metadata
@@ -28,27 +21,29 @@ from envkit.trajectory import StopReason
 HAND_OFF = '<tool_call>\n{"name": "transfer_to_expert", "arguments": {}}\n</tool_call>'
 
 
-@function_tool
+@agents.function_tool
 def add(a: float, b: float) -> float:
     """Add two numbers."""
     return a + b
 
 
 @pytest.mark.parametrize("tools", [[], [add]], ids=["no tools", "tools"])
-@pytest.mark.parametrize("kind", [OpenAIChatCompletionsModel, OpenAIResponsesModel])
+@pytest.mark.parametrize("kind", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel])
 async def test_reward_of_an_openai_agents_hand_off_is_on_the_experts_turn(
     kind: Any, tools: list[Any]
 ) -> None:
-    set_tracing_disabled(True)
+    agents.set_tracing_disabled(True)
     script = lambda context: HAND_OFF if "Route it." in context else "The sum is three."  # noqa: E731
     async with (
         gateway(script) as run,
         AsyncOpenAI(base_url=f"{run.gateway.url}/v1", api_key=run.session.key) as client,
     ):
         model = kind(model="m", openai_client=client)
-        expert = Agent(name="expert", instructions="Add exactly.", model=model, tools=tools)
-        router = Agent(name="router", instructions="Route it.", model=model, handoffs=[expert])
-        result = await Runner.run(router, "What is 1 + 2?")
+        expert = agents.Agent(name="expert", instructions="Add exactly.", model=model, tools=tools)
+        router = agents.Agent(
+            name="router", instructions="Route it.", model=model, handoffs=[expert]
+        )
+        result = await agents.Runner.run(router, "What is 1 + 2?")
     assert result.last_agent is expert
     trajectory = run.trajectory()
     kind_of_expert = "sub-agent" if tools else None  # without tools it quotes the router's reply

@@ -5,7 +5,7 @@ import warnings
 from typing import Any
 
 import pytest
-from fakes.client_notes import Note
+from fakes.client_notes import Note, trained
 from fakes.client_scripts import ANSWER, call_of, gateway, openai_api, saying
 
 for name in ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED", "CREWAI_DISABLE_TRACKING"):
@@ -40,10 +40,6 @@ async def test_crewai_is_trained(
         )  # fmt: skip
         task = Task(description="What is 1 + 2?", expected_output="A number.", agent=agent)
         found: Any = await Crew(agents=[agent], tasks=[task], verbose=False).kickoff_async()
-    trajectory = run.trajectory()
 
     assert found.raw.strip() == ANSWER.strip()
-    assert run.session.refusal is None
-    assert len(trajectory.turns) == calls + 1
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does=does)
+    note(trained(run, turns=calls + 1), dialect="chat completions", does=does)

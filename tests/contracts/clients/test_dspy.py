@@ -5,8 +5,8 @@ from typing import Any
 
 import dspy
 import pytest
-from fakes.client_notes import Note
-from fakes.client_scripts import gateway, openai_api, saying
+from fakes.client_notes import Note, trained
+from fakes.client_scripts import add, gateway, openai_api, saying
 
 STEP = """[[ ## next_thought ## ]]
 I should add the two numbers with the tool.
@@ -29,11 +29,6 @@ The tool returned it.
 [[ ## completed ## ]]"""
 
 
-def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
-
-
 @pytest.mark.parametrize(
     ("does", "steps", "most"),
     [("`ReAct`", [ADD, ADD, FINISH, LAST], 20), ("last step of `max_iters`", [ADD, ADD, LAST], 2)],
@@ -54,10 +49,8 @@ async def test_dspy_is_trained_in_a_sequence_per_step(
                 )
 
         found = await asyncio.to_thread(play)
-    trajectory = run.trajectory()
 
     assert found.answer == "3"
-    assert run.session.refusal is None
-    assert len(trajectory.sequences()) == len(trajectory.turns) == len(steps)
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does=does)
+    note(
+        trained(run, turns=len(steps), sequences=len(steps)), dialect="chat completions", does=does
+    )

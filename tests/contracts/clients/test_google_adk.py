@@ -2,17 +2,12 @@
 
 from typing import Any
 
-from fakes.client_notes import Note
-from fakes.client_scripts import ANSWER, call_of, gateway, openai_api, saying
+from fakes.client_notes import Note, trained
+from fakes.client_scripts import ANSWER, add, call_of, gateway, openai_api, saying
 from fakes.gateway_run import Run
 from google.adk.agents import LlmAgent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
-
-
-def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
 
 
 async def play(run: Run, *, with_writer: bool) -> str:
@@ -31,19 +26,17 @@ async def play(run: Run, *, with_writer: bool) -> str:
 async def test_google_adk_keeps_one_sequence(note: Note) -> None:
     async with gateway(saying(call_of("add"), call_of("add"))) as run:
         assert (await play(run, with_writer=False)).strip() == ANSWER.strip()
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect="chat completions", does="tool loop")
+    note(trained(run, turns=3, sequences=1), dialect="chat completions", does="tool loop")
 
 
 async def test_google_adk_trains_both_sides_of_a_transfer(note: Note) -> None:
     moved = call_of("transfer_to_agent", '{"agent_name":  "writer"}')
     async with gateway(saying(call_of("add"), moved, call_of("add"))) as run:
         await play(run, with_writer=True)
-    trajectory = run.trajectory()
 
-    assert run.session.refusal is None
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (4, 2)
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does="transfer to a sub-agent")
+    note(
+        trained(run, turns=4, sequences=2),
+        dialect="chat completions",
+        does="transfer to a sub-agent",
+    )

@@ -4,7 +4,7 @@ from typing import Any
 
 import litellm
 import pytest
-from fakes.client_notes import Note
+from fakes.client_notes import Note, trained
 from fakes.client_scripts import anthropic_api, call_of, gateway, openai_api, saying
 
 TOOLS: Any = [
@@ -36,11 +36,9 @@ async def test_litellm_keeps_one_sequence(kind: str, stream: bool, note: Note) -
             messages.append(message)
             for call in message.tool_calls or []:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": "3"})
-    trajectory = run.trajectory()
 
     assert not messages[-1].tool_calls
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect=kind, does="tool loop")
+    note(trained(run, turns=3, sequences=1), dialect=kind, does="tool loop")
 
 
 async def test_litellm_responses_keep_one_sequence(note: Note) -> None:
@@ -57,7 +55,5 @@ async def test_litellm_responses_keep_one_sequence(note: Note) -> None:
                 for call in answer.output
                 if call.type == "function_call"
             ]
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect="Responses", does="tool loop")
+    note(trained(run, turns=3, sequences=1), dialect="Responses", does="tool loop")

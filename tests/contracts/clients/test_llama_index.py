@@ -2,19 +2,14 @@
 
 from typing import Any
 
-from fakes.client_notes import Note
-from fakes.client_scripts import call_of, gateway, openai_api, saying
+from fakes.client_notes import Note, trained
+from fakes.client_scripts import add, call_of, gateway, openai_api, saying
 from fakes.gateway_run import Run
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.llms.openai_like import OpenAILike
 
 ACT = 'Thought: I will add the two numbers.\nAction: add\nAction Input: {"a":  1, "b": 2.0}'
 TELL = "Thought: I can answer without using any more tools.\nAnswer: 3"
-
-
-def add(a: float, b: float) -> float:
-    """Add two numbers."""
-    return a + b
 
 
 async def play(run: Run, kind: Any, **options: Any) -> str:
@@ -30,29 +25,19 @@ async def play(run: Run, kind: Any, **options: Any) -> str:
 async def test_llama_index_functions_keep_one_sequence(note: Note) -> None:
     async with gateway(saying(call_of("add"), call_of("add"))) as run:
         await play(run, FunctionAgent)
-    trajectory = run.trajectory()
 
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect="chat completions", does="`FunctionAgent`")
+    note(trained(run, turns=3, sequences=1), dialect="chat completions", does="`FunctionAgent`")
 
 
 async def test_llama_index_trains_its_last_step(note: Note) -> None:
     async with gateway(saying(call_of("add"), call_of("add"))) as run:
         await play(run, FunctionAgent, max_iterations=2, early_stopping_method="generate")
-    trajectory = run.trajectory()
 
-    assert run.session.refusal is None
-    assert len(trajectory.turns) == 3
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does="last step of `max_iterations`")
+    note(trained(run, turns=3), dialect="chat completions", does="last step of `max_iterations`")
 
 
 async def test_llama_index_react_is_trained(note: Note) -> None:
     async with gateway(saying(ACT, ACT, TELL)) as run:
         assert await play(run, ReActAgent) == "3"
-    trajectory = run.trajectory()
 
-    assert run.session.refusal is None
-    assert len(trajectory.turns) == 3
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    note(trajectory, dialect="chat completions", does="`ReActAgent`")
+    note(trained(run, turns=3), dialect="chat completions", does="`ReActAgent`")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes.client_notes import Note
+from fakes.client_notes import Note, trained
 from fakes.client_scripts import ANSWER, call_of, calling, codec, gateway, openai_api, saying
 from fakes.odd_engine import StreamingOddEngine, Write
 from fakes.trajectories import picture
@@ -40,11 +40,8 @@ async def test_openai_chat_keeps_one_sequence(stream: bool, note: Note) -> None:
             messages.append(message)
             for call in message.tool_calls or []:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": "3"})
-    trajectory = run.trajectory()
 
-    assert len(trajectory.sequences()) == 1
-    assert len(trajectory.turns) == 2
-    note(trajectory, dialect="chat completions", does="tool loop")
+    note(trained(run, turns=2, sequences=1), dialect="chat completions", does="tool loop")
 
 
 @pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
@@ -138,9 +135,8 @@ async def test_openai_responses_with_an_image(note: Note) -> None:
             async for _ in events:
                 pass
             assert (await events.get_final_response()).output_text == ANSWER
-    trajectory = run.trajectory()
+    trajectory = trained(run, sequences=1)
 
-    assert len(trajectory.sequences()) == 1
     assert [image.sha256 for image in trajectory.images()] == [picture(1).sha256]
     note(trajectory, dialect="Responses", does="conversation with an image")
 
@@ -159,8 +155,10 @@ async def test_openai_responses_continue_by_id(note: Note) -> None:
             answer = await client.responses.create(
                 model="m", input=results, tools=FLAT, previous_response_id=answer.id
             )
-    trajectory = run.trajectory()
 
     assert answer.output_text == ANSWER
-    assert (len(trajectory.turns), len(trajectory.sequences())) == (3, 1)
-    note(trajectory, dialect="Responses", does="tool loop by `previous_response_id`")
+    note(
+        trained(run, turns=3, sequences=1),
+        dialect="Responses",
+        does="tool loop by `previous_response_id`",
+    )

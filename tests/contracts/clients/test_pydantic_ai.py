@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic
-from fakes.client_notes import Note
+from fakes.client_notes import Note, trained
 from fakes.client_scripts import anthropic_api, calling, gateway, openai_api
 from fakes.trajectories import picture
 from openai import AsyncOpenAI
@@ -42,9 +42,7 @@ async def test_pydantic_ai_keeps_one_sequence(kind: str, note: Note) -> None:
 
         first = await agent.run("add")
         await agent.run("again", message_history=first.all_messages())
-    trajectory = run.trajectory()
+    trajectory = trained(run, turns=4, sequences=1)
 
-    assert len(trajectory.turns) == 4
-    assert len(trajectory.sequences()) == 1
     assert {image.sha256 for image in trajectory.images()} == {picture(3).sha256}
     note(trajectory, dialect=kind, does="tool loop with an image")

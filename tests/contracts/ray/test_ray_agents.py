@@ -39,7 +39,9 @@ async def played(player: Any) -> dict[tuple[int, int], Trajectory]:
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_agents_on_workers_play_the_episodes_of_one_process(cluster: Any, kind: str) -> None:
-    config = RolloutConfig.from_mapping({"agent": AGENTS[kind], "seed": 5, "workers": 2, "ray": {}})
+    config = RolloutConfig.from_mapping(
+        {"agent": AGENTS[kind], "seed": 5, "workers": 2, "player_options": {}}
+    )
     alone = config.of_worker()
     make = partial(scripted_player, CANARY, model="qwen2_5_vl", config=alone)
     expected = await played(make())

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fakes.processes import is_alive
 from fakes.ray_players import scripted_player, toy_player
 
 import envkit
@@ -39,7 +40,7 @@ VISION = "qwen2_5_vl"
 
 
 def settings(workers: int, **options: Any) -> RolloutConfig:
-    return RolloutConfig.from_mapping({"workers": workers, "ray": options})
+    return RolloutConfig.from_mapping({"workers": workers, "player_options": options})
 
 
 @asynccontextmanager
@@ -145,17 +146,9 @@ async def test_closed_player_leaves_no_process_and_no_reservation(cluster: Any) 
         await player.start()
         processes = pids(player)
     async with asyncio.timeout(30):
-        while any(map(_is_alive, processes)) or ray.available_resources().get("CPU") != 3.0:
+        while any(map(is_alive, processes)) or ray.available_resources().get("CPU") != 3.0:
             await asyncio.sleep(0.1)
     assert ray.is_initialized()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 async def test_workers_that_do_not_fit_are_counted(cluster: Any) -> None:

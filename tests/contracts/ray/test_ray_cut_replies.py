@@ -19,7 +19,7 @@ SPEC = EpisodeSpec(seed=1, env_id="hearing", episode_id="e", group_id="g")
 CONFIG = RolloutConfig.from_mapping(
     {
         "workers": 1,
-        "ray": {},
+        "player_options": {},
         "sampling": {"max_new_tokens": 24},
         "retries": {"max_env_retries_per_turn": 3, "backoff": {"initial_s": 0}},
     }

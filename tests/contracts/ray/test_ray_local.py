@@ -1,8 +1,8 @@
 """A Ray instance that envkit starts on this machine."""
 
 import os
-import subprocess
-import sys
+
+from fakes.processes import run_python
 
 OUTLIVES = """
 import asyncio
@@ -24,8 +24,5 @@ print("still there")
 
 def test_local_cluster_outlives_the_event_loop_that_started_it() -> None:
     variables = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
-    done = subprocess.run(
-        [sys.executable, "-c", OUTLIVES],
-        env=variables, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip().endswith("still there"), done.stderr[-2000:]
+    printed = run_python("-c", OUTLIVES, env=variables, timeout_s=120)
+    assert printed.strip().endswith("still there")

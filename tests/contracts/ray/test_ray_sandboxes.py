@@ -47,7 +47,7 @@ async def watching(player: RayPlayer) -> AsyncGenerator[set[int]]:
 async def test_sandboxes_end_with_their_worker(
     cluster: Any, env_id: str, kwargs: dict[str, Any]
 ) -> None:
-    settings = {"workers": 2, "ray": {}, "env_kwargs": kwargs}
+    settings = {"workers": 2, "player_options": {}, "env_kwargs": kwargs}
     config = RolloutConfig.from_mapping(settings)
     make = partial(scripted_player, env_id, model="qwen2_5_vl", config=config.of_worker())
     player, rewards = RayPlayer(make, config), list[float | None]()

@@ -1,4 +1,4 @@
-"""The command line, the experiment and the dataset, by SkyRL's own loaders."""
+"""The command line, the experiment and the datasets, by SkyRL's own loaders."""
 
 import importlib
 import json
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
+from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from fakes.skyrl_client import FakeClient, say
 from fakes.skyrl_envs import register_skyrl_envs
@@ -18,8 +19,9 @@ from transformers import AutoTokenizer
 
 import envkit_skyrl
 from envkit.errors import ConfigurationError
+from envkit.images import Image
 from envkit.messages import text_of
-from envkit.rollout import ENVKIT_COLUMN
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 from envkit_skyrl import EnvGenerator, EnvkitExp, EnvkitTrainConfig
 from envkit_skyrl import main as command
@@ -161,7 +163,7 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
 
 def test_workers_with_a_ready_made_codec_are_refused() -> None:
     cfg = configured("envkit.workers=2")
-    with pytest.raises(ConfigurationError, match="make_codec"):
+    with pytest.raises(ConfigurationError, match="function of a module that makes the codec"):
         make_generator(cfg, FakeClient(text_codec(), say()), codec=text_codec())
 
 
@@ -198,3 +200,34 @@ def test_every_public_name_exists() -> None:
         assert getattr(envkit_skyrl, name) is not None
     with pytest.raises(AttributeError):
         _ = envkit_skyrl.nothing
+
+
+class _Tokenizer:
+    """All that the length filter needs."""
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> list[int]:
+        return [0] * len(messages)
+
+
+@pytest.mark.parametrize("with_images", [False, True])
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_skyrls_dataset_reads_exported_tasks(
+    suffix: str, with_images: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    register_toys()
+    path = tmp_path / f"tasks{suffix}"
+    with TaskDraw("toy-dots-v0", count=3) as draw:
+        export_tasks(draw, path, TaskFormat.SKYRL, with_images=with_images)
+        examples = list(draw)
+    tokenizer: Any = _Tokenizer()
+    dataset = PromptDataset(str(path), tokenizer, 100, num_workers=1)
+
+    assert len(dataset) == 3
+    for number, example in enumerate(examples):
+        messages, env_class, extras, uid = dataset[number]
+        assert (env_class, uid) == ("toy-dots-v0", str(number))
+        assert EpisodeRequest.from_column(extras["envkit"]) == example.request
+        if with_images:
+            url = messages[-1]["content"][0]["image_url"]["url"]
+            assert Image.from_data_uri(url) == example.images[0]

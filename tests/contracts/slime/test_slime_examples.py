@@ -1,6 +1,8 @@
-"""slime's own examples: their scripts' flags and datasets' columns, changed as our page says."""
+"""slime's and miles' own examples: their flags and datasets' columns, changed as our pages say."""
 
 import json
+import sys
+import types
 from argparse import Namespace
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -28,17 +30,18 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.trajectory import read_trajectories
 
-pytestmark = [
-    pytest.mark.slime,
-    pytest.mark.usefixtures("needs_slime"),
-    pytest.mark.filterwarnings("ignore:invalid escape sequence"),  # in slime's own sources
-]
+pytestmark = pytest.mark.slime
 
 GEO3K = "slime's geo3k example"
+
 SEARCH = "slime's Search-R1 example"
+
 COLOURS = ("red", "blue")
+
 ANSWERS = ("5", "7")
+
 SCALE = {"rollout_batch_size": 2, "n_samples_per_prompt": 2, "over_sampling_batch_size": 2}
+
 """A run of the example's 64 prompts of 8, made small."""
 
 
@@ -147,6 +150,8 @@ def geo3k_flags() -> list[str]:
         return python_flags("slime", module, patch)
 
 
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_slime_geo3k_example_trains_with_the_changes_of_our_page(tmp_path: Path) -> None:
     images = write_geo3k(tmp_path / "train.parquet")
     section = page_section("slime.md", GEO3K)
@@ -165,6 +170,8 @@ def test_slime_geo3k_example_trains_with_the_changes_of_our_page(tmp_path: Path)
     assert {one.images()[0].sha256 for one in played} == {image.sha256 for image in images}
 
 
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_slime_geo3k_example_with_its_rendered_prompts_is_refused(tmp_path: Path) -> None:
     write_geo3k(tmp_path / "train.parquet")
     section = page_section("slime.md", GEO3K)
@@ -177,6 +184,8 @@ def test_slime_geo3k_example_with_its_rendered_prompts_is_refused(tmp_path: Path
         roll(arguments(served, flags, page_config(section), prompt_data=data))
 
 
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_slime_search_r1_example_trains_with_the_changes_of_our_page(tmp_path: Path) -> None:
     write_search(tmp_path / "train.parquet")
     section = page_section("slime.md", SEARCH)
@@ -197,3 +206,76 @@ def test_slime_search_r1_example_trains_with_the_changes_of_our_page(tmp_path: P
     assert batch["raw_reward"] == [1.0, 1.0, 0.0, 0.0]
     played = list(read_trajectories(tmp_path / "runs"))
     assert {json.dumps(one.task["answers"]) for one in played} == {'["Ada"]', '["Bern"]'}
+
+
+MILES_SCALE: dict[str, Any] = {
+    **SCALE,
+    "rollout_num_gpus": 1,
+    "rollout_num_gpus_per_engine": 1,
+    "rollout_shuffle": False,
+}
+
+
+def stand_in_for_qwen_vl_utils(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode a conversation's images, as the package does that miles reads them with."""
+
+    def images_of(messages: list[dict[str, Any]], **_: object) -> tuple[list[Any], None]:
+        contents = [part for entry in messages for part in entry["content"]]
+        uris = [part["image"] for part in contents if part["type"] == "image"]
+        return [Image.from_data_uri(uri).pil() for uri in uris], None
+
+    module: Any = types.ModuleType("qwen_vl_utils")
+    module.process_vision_info = images_of
+    monkeypatch.setitem(sys.modules, "qwen_vl_utils", module)
+
+
+@pytest.mark.usefixtures("needs_miles")
+async def test_miles_geo3k_example_trains_with_the_changes_of_our_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_geo3k(tmp_path / "train.parquet")
+    stand_in_for_qwen_vl_utils(monkeypatch)
+    module = "examples.geo3k_vlm.multi_turn.run_geo3k_vlm_multi_turn"
+    section = page_section("miles.md", "miles' geo3k example")
+    flags = changed(python_flags("miles", module, monkeypatch), section)
+    known = vars(parsed("miles", flags, monkeypatch))
+    with vision_server(lambda _: r"\boxed{5}") as served:
+        here = vars(served.args({}))
+        absent = {name: value for name, value in here.items() if name not in known}
+        places = ("hf_checkpoint", "sglang_router_ip", "sglang_router_port")
+        model = {name: here[name] for name in places}
+        config = page_config(section)
+        data = {"prompt_data": str(tmp_path / "train.parquet")}
+        args = Namespace(**{**known, **absent, **model, **MILES_SCALE, **config, **data})
+        groups = await roll_miles(args, monkeypatch)
+    rewards = [[sample.reward for sample in group] for group in groups]
+    assert rewards == [[1.0, 1.0], [0.0, 0.0]]
+    batch = convert_miles(args, [sample for group in groups for sample in group])
+    assert batch["rewards"] == [0.0] * 4
+    assert [len(one["image_grid_thw"]) for one in batch["multimodal_train_inputs"]] == [1] * 4
+
+
+async def roll_miles(args: Namespace, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Run miles' default rollout function for one rollout."""
+    from miles.rollout.data_source import RolloutDataSourceWithBuffer
+    from miles.rollout.inference_rollout import inference_rollout_common as common
+    from miles.rollout.inference_rollout import inference_rollout_train as train
+    from miles.utils import http_utils
+
+    async def nothing(*_: object, **__: object) -> None:
+        """SGLang's dumper, which needs SGLang, is off by default."""
+
+    monkeypatch.setattr(train.dumper_utils, "configure_sglang", nothing)
+    http_utils.init_http_client(args)
+    state = common.GenerateState(args)
+    source = RolloutDataSourceWithBuffer(args)
+    output, _ = await train.generate_rollout_async(state, 0, source.get_samples)
+    return output.samples
+
+
+def convert_miles(args: Namespace, samples: list[Any]) -> dict[str, Any]:
+    from miles.ray.rollout.train_data_conversion import convert_samples_to_train_data
+    from miles.utils.misc import load_function
+
+    function = load_function(args.custom_reward_post_process_path)
+    return convert_samples_to_train_data(args, samples, {}, None, function)

@@ -77,14 +77,6 @@ async def test_slime_must_hold_5_and_12_masks_log_probs_and_images_line_up(tmp_p
     assert report.trajectories == 2
 
 
-async def test_slime_group_members_start_from_the_same_image() -> None:
-    with vision_server(say_five) as served:
-        one = await roll_group(served.args(DOTS), group_of(group=0))
-        other = await roll_group(served.args(DOTS), group_of(group=1))
-    starts = [s.multimodal_train_inputs["pixel_values"].sum().item() for s in [*one, *other]]
-    assert starts[0] == starts[1] != starts[2] == starts[3]
-
-
 @pytest.mark.parametrize("at", ["reset", "step", "bug"])
 async def test_slime_must_hold_2_an_environment_failure_is_a_failed_sample(at: str) -> None:
     with text_server(lambda _: "x") as served:
@@ -113,26 +105,6 @@ async def test_slime_must_hold_2_a_server_failure_is_a_failed_sample(failure: Fa
         check_columns(sample)
         assert sample.status is sample.Status.FAILED
         assert sample.remove_sample
-
-
-@pytest.mark.parametrize(
-    ("envkit", "said"),
-    [
-        ({}, "no environment is named"),
-        ({"env_id": "no-such-env-v0"}, "no-such-env-v0"),
-        ({"env_id": "toy-echo-v0", "limit": {}}, "limits"),
-        ({"env_id": "toy-echo-v0", "task_fields": {"word": "prompts"}}, "task_fields"),
-        ({"env_id": "toy-echo-v0", "engine": {"wrong": 1}}, "wrong"),
-    ],
-)
-async def test_slime_bad_settings_end_the_rollout_and_say_why(
-    envkit: dict[str, Any], said: str
-) -> None:
-    with (
-        text_server(lambda _: "x") as served,
-        pytest.raises(ConfigurationError, match=said),
-    ):
-        await roll_group(served.args(envkit), group_of())
 
 
 async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
@@ -342,19 +314,6 @@ async def test_slime_a_server_without_replay_data_is_named(
     assert sample.status is sample.Status.FAILED
     assert said in sample.metadata["envkit_episode"]["fault"]["message"]
     check_columns(sample)
-
-
-async def test_slime_the_task_comes_from_metadata_or_from_prompt_and_label() -> None:
-    with text_server(_word) as served:
-        task = '{"task": {"word": "kiwi"}, "limits": {"max_turns": 2}}'
-        named = group_of(1, metadata={"envkit": task})
-        mapped = group_of(1, group=1, prompt="plum", label="fig")
-        fields = {**ECHO, "task_fields": {"word": "label"}}
-        one = (await roll_group(served.args(ECHO), named))[0]
-        other = (await roll_group(served.args(fields), mapped))[0]
-    assert "kiwi" in one.response
-    assert "fig" in other.response
-    assert (one.reward, other.reward) == (1.0, 1.0)
 
 
 async def test_slime_a_reward_key_gets_a_mapping() -> None:

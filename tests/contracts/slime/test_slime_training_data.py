@@ -1,14 +1,27 @@
-"""What slime makes of our samples: its own reward processing, training data and data source."""
+"""What slime makes of our samples: rewards, training data, its data source, datasets and dumps."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_slime import arguments, written
 from fakes.sglang_failures import Failure, FailurePlan
-from fakes.slime_groups import load, roll, rollout_manager
+from fakes.slime_groups import group_of, load, roll, roll_group, rollout_manager
 from fakes.slime_run import DOTS, ECHO, text_server, vision_server
+
+from envkit.errors import ConfigurationError
+from envkit.rollout import EpisodeRequest, RolloutConfig
+from envkit.trajectory import StopReason, check_trajectory
+from envkit_conformance import Shape, shipped_recordings
+from envkit_exchange import DumpFormat, SlimeOptions, TaskDraw, TaskFormat, export_tasks, read_dump
+from envkit_slime.conformance import NO_STATE
+from envkit_slime.generate import SlimeForm
+from envkit_slime.rollout import deliver
+from envkit_slime.settings import Settings
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
@@ -193,3 +206,105 @@ def test_slime_evaluation_plays_the_dataset(tmp_path: Path) -> None:
         output = generate_rollout(args, 0, None, evaluation=True)
     assert output.data["toys"]["rewards"] == [1.0, 1.0]
     assert output.data["toys"]["truncated"] == [False, False]
+
+
+(REWRITTEN,) = (one.trajectory for one in shipped_recordings() if one.name == "thinking_rerender")
+
+
+def test_slime_a_rewritten_history_names_the_setting_that_takes_it() -> None:
+    from slime.utils.types import Sample
+
+    args = arguments(4, LossCase(reduction=Reduction.EPISODE_MEAN))
+    with pytest.raises(ConfigurationError, match="fan_out: sequences"):
+        written(SlimeForm(args, state=NO_STATE), Sample, [REWRITTEN], Shape.WHOLE)
+    assert len(written(SlimeForm(args, state=NO_STATE), Sample, [REWRITTEN], Shape.MERGED)) > 1
+
+
+def test_slime_an_abort_of_a_rewritten_history_does_not_end_the_rollout() -> None:
+    from slime.utils.types import Sample
+
+    args = arguments(4, LossCase(reduction=Reduction.EPISODE_MEAN))
+    form = SlimeForm(args, state=NO_STATE)
+    settings = Settings(rollout=RolloutConfig())
+    aborted = replace(REWRITTEN, stop_reason=StopReason.ABORTED, reward=None)
+    sample = Sample(index=0)
+    assert deliver(form, sample, [aborted], settings) is sample
+    assert sample.status is Sample.Status.ABORTED
+    assert sample.reward is None
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_slimes_dataset_reads_exported_tasks(suffix: str, tmp_path: Path) -> None:
+    from slime.utils.data import Dataset
+
+    path = tmp_path / f"tasks{suffix}"
+    with TaskDraw("toy-dots-v0", count=3) as draw:
+        export_tasks(draw, path, TaskFormat.SLIME)
+        expected = [example.request for example in draw]
+    dataset: Any = Dataset(
+        str(path), None, None, None,
+        prompt_key="prompt", label_key="label", metadata_key="metadata",
+    )  # fmt: skip
+
+    found = [EpisodeRequest.from_column(s.metadata["envkit"]) for s in dataset.samples]
+    assert found == expected
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_slimes_dataset_finds_exported_images(suffix: str, tmp_path: Path) -> None:
+    from slime.utils.data import Dataset
+
+    path = tmp_path / f"tasks{suffix}"
+    with TaskDraw("toy-dots-v0", count=2) as draw:
+        export_tasks(draw, path, TaskFormat.SLIME, with_images=True)
+        expected = [example.images[0].data_uri() for example in draw]
+    dataset: Any = Dataset(
+        str(path), None, None, None,
+        prompt_key="prompt", metadata_key="metadata", multimodal_keys={"image": "images"},
+    )  # fmt: skip
+
+    parts = [sample.prompt[0]["content"] for sample in dataset.samples]
+    assert [part[0] for part in parts] == [{"type": "image", "image": uri} for uri in expected]
+
+
+def test_slimes_debug_dump_comes_in_as_sound_trajectories(tmp_path: Path) -> None:
+    import torch
+
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
+    from slime.utils.types import Sample
+
+    samples: list[Any] = []
+    for index, status in enumerate(("completed", "truncated", "failed", "aborted")):
+        made: Any = Sample(group_index=0, index=index, prompt=[{"role": "user", "content": "hi"}])
+        made.tokens = [1, 2, 3]
+        made.append_response_tokens(tokens=[10, 11], log_probs=[-0.5, -0.25], text="ab")
+        made.append_response_tokens(tokens=[20], trainable=False, text=" obs ")
+        made.append_response_tokens(tokens=[12], log_probs=[-1.0], text="c")
+        made.multimodal_train_inputs = {"pixel_values": torch.ones(2, 3)}
+        made.status, made.reward = Sample.Status(status), 1.0
+        samples.append(made)
+    data_utils.save_debug_rollout_data(
+        str(tmp_path / "{rollout_id}.pt"), samples, rollout_id=7, evaluation=False
+    )
+    found = list(read_dump(tmp_path / "7.pt", DumpFormat.SLIME, SlimeOptions()))
+
+    assert [t.stop_reason for t in found] == [
+        StopReason.TERMINATED, StopReason.RESPONSE_TOKENS, StopReason.ENV_FAULT, StopReason.ABORTED
+    ]  # fmt: skip
+    for trajectory in found:
+        assert check_trajectory(trajectory) == ()
+        assert trajectory.train_ids() == (1, 2, 3, 10, 11, 20, 12)
+        assert trajectory.logprobs() == (0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -1.0)
+    assert found[0].loss_mask() == (0, 0, 0, 1, 1, 0, 1)
+
+
+async def test_slime_debug_dumps_of_our_samples_are_read_without_pickle(tmp_path: Path) -> None:
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
+
+    with vision_server(lambda _: "5") as served:
+        group = await roll_group(served.args(DOTS), group_of(2))
+    data_utils.save_debug_rollout_data(
+        str(tmp_path / "{rollout_id}.pt"), group, rollout_id=7, evaluation=False
+    )
+    found = list(read_dump(tmp_path / "7.pt", DumpFormat.SLIME, SlimeOptions()))
+    assert [one.train_ids() for one in found] == [tuple(sample.tokens) for sample in group]

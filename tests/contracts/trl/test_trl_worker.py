@@ -1,5 +1,6 @@
-"""`EnvRolloutWorker` under TRL's real AsyncGRPOTrainer, and its rows against TRL's own merge."""
+"""`EnvRolloutWorker` under TRL's real AsyncGRPOTrainer: its rows, with images of every turn."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,36 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.trl_run import (
-    async_arguments,
-    async_trainer_for,
-    byte_tokenizer,
-    changed_tensors,
-    is_flat,
-    parameters,
-    replace_gpu_parts,
-    saved_model,
-    text_model,
-)
+from fakes import trl_run
+from fakes.codecs import vision_codec
+from fakes.models import tiny_model_dir
 from fakes.unavailable import UnavailableEngine
+from transformers import PrinterCallback
 from trl.experimental.async_grpo.async_rollout_worker import (
     RolloutSample,
     TurnRecord,
     _chain_to_sequences,
 )
 
-from envkit.errors import ConfigurationError, EngineFault, RunFailedError
+from envkit.errors import ConfigurationError, EngineFault, LedgerFault, RunFailedError
 from envkit.rollout import EpisodeRequest, ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit.trajectory import MergeTally, Trajectory, step_rows
 from envkit_conformance import shipped_recordings
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
-from envkit_trl import EngineWeightTransfer, EnvRolloutWorker, request_dataset, task_dataset
-from envkit_trl.samples import RowSettings, group_metrics, group_samples
+from envkit_trl import (
+    EngineWeightTransfer,
+    EnvAsyncGRPOTrainer,
+    EnvRolloutWorker,
+    request_dataset,
+    task_dataset,
+)
+from envkit_trl.samples import IdsWithImages, RowSettings, group_metrics, group_samples
 
 SHORT = {"sampling": {"max_new_tokens": 6}}
+
 MakeWorker = Callable[..., EnvRolloutWorker]
+
 TEXT = [
     entry
     for entry in shipped_recordings()
@@ -49,12 +51,12 @@ TEXT = [
 def worker(tmp_path: Path) -> Iterator[MakeWorker]:
     """Make workers with a scripted engine; they are stopped after the test."""
     made: list[EnvRolloutWorker] = []
-    codec = ChatCodec(byte_tokenizer())
+    codec = ChatCodec(trl_run.byte_tokenizer())
 
     def make(env_id: str = "toy-letters-v0", **options: Any) -> EnvRolloutWorker:
         policy = options.pop("policy", lambda context: "abc1"[: 2 + context.seed % 3])
         one = EnvRolloutWorker(
-            options.pop("args", None) or async_arguments(tmp_path),
+            options.pop("args", None) or trl_run.async_arguments(tmp_path),
             options.pop("dataset", None) or task_dataset(env_id),
             engine=options.pop("engine", None) or ScriptedEngine(codec, policy),
             codec=codec,
@@ -80,15 +82,18 @@ def _take(worker: EnvRolloutWorker, count: int) -> list[Any]:
     return samples
 
 
-def _raised(worker: EnvRolloutWorker) -> BaseException:
-    """Wait until the worker ends, as the trainer's data loader would, and return why."""
+def _watch(worker: EnvRolloutWorker) -> None:
+    """Look at its health as the trainer's data loader does."""
     for _ in range(3000):
-        try:
-            worker.check_health(30.0)
-        except Exception as error:  # noqa: BLE001  # the test looks at it
-            return error
+        worker.check_health(30.0)
         time.sleep(0.01)
-    raise AssertionError("the worker did not end")
+
+
+def _check_end(worker: EnvRolloutWorker, kind: type[Exception], *words: str) -> None:
+    """Check that the worker ends, and why."""
+    with pytest.raises(kind) as caught:
+        _watch(worker)
+    assert all(one in str(caught.value) for one in words)
 
 
 def _turns(trajectory: Trajectory, end_id: int) -> list[TurnRecord]:
@@ -103,12 +108,12 @@ def _turns(trajectory: Trajectory, end_id: int) -> list[TurnRecord]:
 def test_trl_must_hold_9_async_training_takes_the_workers_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace_gpu_parts(monkeypatch)
-    folder, tokenizer = saved_model(tmp_path / "model")
+    trl_run.replace_gpu_parts(monkeypatch)
+    folder, tokenizer = trl_run.saved_model(tmp_path / "model")
     model, processor = load_model(folder, dtype="float32")
     engine = TransformersEngine(model, processor)
     dataset = task_dataset("toy-letters-v0")
-    args = async_arguments(tmp_path)
+    args = trl_run.async_arguments(tmp_path)
     worker = EnvRolloutWorker(
         args,
         dataset,
@@ -118,8 +123,8 @@ def test_trl_must_hold_9_async_training_takes_the_workers_rows(
         groups_at_once=1,
         buffer_rows=4,
     )
-    trainer = async_trainer_for(worker, folder, dataset, tokenizer, args)
-    before = parameters(trainer.model)
+    trainer = trl_run.async_trainer_for(worker, folder, dataset, tokenizer, args)
+    before = trl_run.parameters(trainer.model)
     seen: list[Any] = []
     put = worker.rollout_buffer.put_nowait
 
@@ -130,7 +135,7 @@ def test_trl_must_hold_9_async_training_takes_the_workers_rows(
     monkeypatch.setattr(worker.rollout_buffer, "put_nowait", spy)
     trainer.train()
     assert trainer.state.global_step == 3
-    assert changed_tensors(before, trainer.model) == len(before)
+    assert trl_run.changed_tensors(before, trainer.model) == len(before)
     assert all(isinstance(sample, RolloutSample) for sample in seen)
     assert {sample.model_version for sample in seen} >= {1, 2}
     own, engines = dict(trainer.model.named_parameters()), dict(model.named_parameters())
@@ -146,7 +151,7 @@ def test_trl_must_hold_9_rows_are_flat_arrays_over_the_whole_sequence(worker: Ma
     one.start()
     for sample in _take(one, 8):
         columns = (sample.input_ids, sample.completion_mask, sample.old_log_probs)
-        assert all(is_flat(column) for column in columns)
+        assert all(trl_run.is_flat(column) for column in columns)
         assert len({len(column) for column in columns}) == 1
         assert [column.dtype for column in columns] == [np.int64, np.int64, np.float32]
         assert sample.completion_mask[-1] == 1
@@ -230,24 +235,23 @@ def test_trl_worker_with_only_faults_fails(worker: MakeWorker) -> None:
     dead = request_dataset([EpisodeRequest(env_id="toy-dead-letters-v0", seed=1)])
     one = worker(dataset=dead)
     one.start()
-    error = _raised(one)
-    assert isinstance(error, RunFailedError)
-    assert "the first 8 episodes of toy-dead-letters-v0 failed in the same way" in str(error)
-    assert "there is no backend" in str(error)
+    _check_end(
+        one,
+        RunFailedError,
+        "the first 8 episodes of toy-dead-letters-v0 failed in the same way",
+        "there is no backend",
+    )
 
 
 def test_trl_worker_without_room_for_any_reply_fails(worker: MakeWorker) -> None:
     limits = {"limits": {"max_context_tokens": 4}}
     one = worker(config={**SHORT, **limits}, most_empty_groups=3)
     one.start()
-    error = _raised(one)
-    assert isinstance(error, RunFailedError)
-    assert "3 groups in a row gave no training row" in str(error)
-    assert "context_tokens" in str(error)
+    _check_end(one, RunFailedError, "3 groups in a row gave no training row", "context_tokens")
 
 
 def _killable(worker: MakeWorker, **breaker: float) -> tuple[UnavailableEngine, EnvRolloutWorker]:
-    engine = UnavailableEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
+    engine = UnavailableEngine(ChatCodec(trl_run.byte_tokenizer()), lambda _: "abc")
     config = {
         **SHORT,
         "retries": {"engine_unavailable_s": 0.0},
@@ -261,9 +265,7 @@ def test_trl_worker_ends_after_its_backend_was_killed(worker: MakeWorker) -> Non
     one.start()
     _take(one, 4)
     engine.stop()
-    error = _raised(one)
-    assert isinstance(error, RunFailedError)
-    assert "episodes in a row faulted, for" in str(error)
+    _check_end(one, RunFailedError, "episodes in a row faulted, for")
 
 
 def test_trl_worker_goes_on_when_its_backend_is_back(worker: MakeWorker) -> None:
@@ -284,9 +286,7 @@ def test_trl_worker_goes_on_when_its_backend_is_back(worker: MakeWorker) -> None
 def test_trl_worker_ends_if_every_episode_breaks_the_contract(worker: MakeWorker) -> None:
     one = worker("toy-broken-letters-v0")
     one.start()
-    error = _raised(one)
-    assert isinstance(error, RunFailedError)
-    assert "must return envkit.Turn" in str(error)
+    _check_end(one, RunFailedError, "must return envkit.Turn")
 
 
 def test_trl_worker_without_progress_is_unhealthy(worker: MakeWorker) -> None:
@@ -301,9 +301,7 @@ def test_trl_worker_refuses_images(worker: MakeWorker) -> None:
     dataset = [{"envkit": EpisodeRequest(env_id="toy-dots-v0", seed=1).to_column()}]
     one = worker(dataset=dataset)
     one.start()
-    error = _raised(one)
-    assert isinstance(error, ConfigurationError)
-    assert "images" in str(error)
+    _check_end(one, ConfigurationError, "images")
 
 
 def test_trl_worker_refuses_an_empty_dataset_and_foreign_arguments(
@@ -312,7 +310,7 @@ def test_trl_worker_refuses_an_empty_dataset_and_foreign_arguments(
     with pytest.raises(ConfigurationError, match="at least one dataset row"):
         worker(dataset=iter(()))
     with pytest.raises(ConfigurationError, match="repetition_penalty"):
-        worker(args=async_arguments(tmp_path, repetition_penalty=1.5))
+        worker(args=trl_run.async_arguments(tmp_path, repetition_penalty=1.5))
     with pytest.raises(ConfigurationError, match="groups_at_once"):
         worker(groups_at_once=0)
 
@@ -323,7 +321,7 @@ def test_trl_transfer_needs_an_engine_that_takes_weights(worker: MakeWorker) -> 
 
 
 def test_trl_transfer_of_foreign_weights_is_a_fault() -> None:
-    model = text_model(byte_tokenizer())
+    model = trl_run.text_model(trl_run.byte_tokenizer())
     transfer = EngineWeightTransfer(TransformersEngine(model), version=lambda: 1)
     with pytest.raises(EngineFault, match="state_dict"):
         transfer.send_weights(iter([("no.such.weight", torch.zeros(1))]))
@@ -335,3 +333,138 @@ def test_trl_group_metrics_name_faults_and_forks() -> None:
     metrics = group_metrics([], MergeTally(forked=2, drifted_tokens=7))
     assert metrics["envkit/rows_forked_total"] == 2
     assert metrics["envkit/drifted_tokens_total"] == 7
+
+
+Make = Callable[..., Any]
+
+PICTURES = EpisodeRequest(env_id="toy-pictured-letters-v0", task={"name": "ann"})
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Make trainers of the tiny Qwen2.5-VL, whose worker samples with a copy of the weights."""
+    trl_run.replace_gpu_parts(monkeypatch)
+    folder = str(tiny_model_dir("qwen2_5_vl"))
+    made: list[tuple[Any, Any]] = []
+
+    def make(request: EpisodeRequest = PICTURES, **options: Any) -> Any:
+        model, processor = load_model(folder, dtype="float32")
+        engine = TransformersEngine(model, processor)
+        args = trl_run.async_arguments(tmp_path, **options.pop("arguments", {}))
+        dataset = request_dataset([request] * 4)
+        worker = EnvRolloutWorker(
+            args,
+            dataset,
+            engine=engine,
+            codec=vision_codec(),
+            config={"sampling": {"max_new_tokens": 6}},
+            groups_at_once=1,
+            buffer_rows=4,
+        )
+        one: Any = EnvAsyncGRPOTrainer(
+            folder,
+            rollout_worker=worker,
+            args=args,
+            train_dataset=dataset,
+            processing_class=processor.tokenizer,
+            **options,
+        )
+        one.remove_callback(PrinterCallback)
+        one.sampled_with = model
+        made.append((worker, engine))
+        return one
+
+    yield make
+    for worker, engine in made:
+        worker.stop()
+        asyncio.run(engine.aclose())
+
+
+def _batch(trainer: Any) -> Any:
+    """Return the first batch of rows that the worker plays, before any training."""
+    worker = trainer.rollout_worker
+    worker.start()
+    try:
+        return next(iter(trainer.get_train_dataloader()))
+    finally:
+        worker.stop()
+
+
+def _loss(trainer: Any, batch: Any) -> tuple[float, dict[str, float]]:
+    trainer.current_gradient_accumulation_steps = 1
+    trainer._metrics["train"].clear()
+    loss = trainer.compute_loss(trainer.model, dict(batch))
+    return float(loss), {name: values[-1] for name, values in trainer._metrics["train"].items()}
+
+
+def test_trl_async_training_with_images_changes_every_tensor(trainer: Make) -> None:
+    made = trainer()
+    before = trl_run.parameters(made.model)
+    made.train()
+    assert made.state.global_step == 3
+    assert trl_run.changed_tensors(before, made.model) == len(before)
+    own, sent = dict(made.model.named_parameters()), made.sampled_with.named_parameters()
+    assert all(torch.equal(own[name], parameter) for name, parameter in sent)
+
+
+def test_trl_async_log_probabilities_are_the_engines_only_with_the_right_images(
+    trainer: Make,
+) -> None:
+    made = trainer()
+    batch = _batch(made)
+    pixels = batch["envkit_pixel_values"]
+    assert len(batch["envkit_image_grid_thw"][0]) > 3
+    _, right = _loss(made, batch)
+    _, blank = _loss(made, {**batch, "envkit_pixel_values": torch.zeros_like(pixels)})
+    _, turned = _loss(made, {**batch, "envkit_pixel_values": pixels.flip(1)})
+    assert abs(right["kl"]) < 1e-7
+    assert right["ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert min(blank["kl"], turned["kl"]) > 100 * abs(right["kl"])
+
+
+def test_trl_async_rows_share_a_prefix_only_with_its_images(trainer: Make) -> None:
+    made = trainer()
+    batch = _batch(made)
+    ids, grids = batch["input_ids"][0], batch["envkit_image_grid_thw"][0]
+    tokens = int((grids.prod(-1) // 4).sum())
+    assert int((ids < 0).sum()) == tokens
+    unique = {number for number in ids.tolist() if number < 0}
+    assert len(unique) <= len(grids)  # two branches may show one image
+
+
+def test_trl_async_vision_stays_frozen_if_asked_for(trainer: Make) -> None:
+    made = trainer(freeze_vision=True)
+    frozen = {name for name, p in made.model.named_parameters() if not p.requires_grad}
+    assert frozen
+    assert all("visual" in name for name in frozen)
+    assert all(p.requires_grad for p in trainer().model.parameters())
+
+
+def test_trl_async_text_episodes_of_a_vision_model_need_no_tensors(trainer: Make) -> None:
+    made = trainer(EpisodeRequest(env_id="toy-echo-v0", task={"word": "beta"}, seed=1))
+    batch = _batch(made)
+    assert not [name for name in batch if name.startswith("envkit_")]
+    _, metrics = _loss(made, batch)
+    assert metrics["ratio"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_trl_async_trainer_hands_weights_over_by_its_worker(trainer: Make) -> None:
+    with pytest.raises(ConfigurationError, match="weight_transfer"):
+        trainer(weight_transfer=object())
+
+
+def test_trl_async_placeholders_without_images_are_a_fault() -> None:
+    from envkit_conformance import shipped_recordings
+
+    recording = next(one for one in shipped_recordings() if one.name == "images")
+    settings = RowSettings(end_id=recording.filler_id, media_ids=(151655,), takes_images=True)
+    samples, _ = group_samples([recording.trajectory], group_id=0, version=0, settings=settings)
+    ids = samples[0].input_ids
+    assert isinstance(ids, IdsWithImages)
+    assert len(ids.features) == len({i.sha256 for i in recording.trajectory.images()})
+    assert np.count_nonzero(ids < 0) == sum(
+        feature.token_count for s in recording.trajectory.segments for feature in s.features
+    )
+    wrong = RowSettings(end_id=recording.filler_id, media_ids=(5,), takes_images=True)
+    with pytest.raises(LedgerFault, match="placeholders"):
+        group_samples([recording.trajectory], group_id=0, version=0, settings=wrong)

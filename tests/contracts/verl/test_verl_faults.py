@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,9 @@ import torch
 from fakes.lost_backend import LOST, PATIENT, QUICK, check_ends, check_waits, register_lost
 from fakes.models import tiny_model_dir
 from fakes.verl_checks import check_batch, check_row
-from fakes.verl_worker import PROMPT, Bench, Run, Sample
+from fakes.verl_worker import Bench, Run, Sample
 from omegaconf.errors import OmegaConfBaseException
-from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
-from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -189,28 +186,6 @@ def _routing_bench(bench: Make, version: str, folder: Path) -> Bench:
     return made
 
 
-async def test_verl_v1_advantages_are_those_of_a_group_without_the_fault(bench: Make) -> None:
-    """verl's own V1 computation, deviation included."""
-    replies = itertools.cycle(["up", "down"])
-    column = steps(fails_at=1, fails_for=1, tag=uuid.uuid4().hex)
-    run = await bench("v1", lambda *_: next(replies)).run([Sample(envkit=column)], n=4)
-    data = DataProto.from_single_dict({
-        "response_mask": padded(run.rows, "response_mask"),
-        "token_level_rewards": padded(run.rows, "rm_scores"),
-        "uid": np.array([row["uid"] for row in run.rows], dtype=object),
-    })  # fmt: skip
-    out = compute_advantage_for_multi_trajectories(
-        data, [row["key"] for row in run.rows], core_algos.AdvantageEstimator.GRPO
-    )
-    rewards = [row["reward_score"] for row in run.rows]
-    for number, row in enumerate(run.rows):
-        expected = (row["reward_score"] - fmean(rewards)) / stdev(rewards)
-        found = out.batch["advantages"][number][: len(row["responses"])]
-        assert found[row["response_mask"] == 1].tolist() == pytest.approx(
-            [expected] * int(row["response_mask"].sum()), abs=1e-4
-        )
-
-
 async def test_verl_first_turn_aborted_never_makes_the_prompt_a_response(
     bench: Make, version: str
 ) -> None:
@@ -226,16 +201,6 @@ async def test_verl_first_turn_aborted_never_makes_the_prompt_a_response(
     assert len(row["responses"]) == 1
     assert not row["response_mask"].any()
     assert row["reward_extra_info"]["envkit/aborted"] == 1.0
-
-
-async def test_verl_abort_in_the_middle_is_not_trained_with_reward_zero(
-    bench: Make, version: str
-) -> None:
-    answers = iter(["up", TokenOutput(token_ids=[5, 6], log_probs=[-1, -1], stop_reason="abort")])
-    row = one_row(await bench(version, lambda *_: next(answers)).run([Sample(envkit=steps())]))
-    assert row["envkit_failed"] == 1
-    assert not row["response_mask"].any()
-    assert len(row["responses"]) == 1  # its tokens would only cost time
 
 
 async def test_verl_partial_rollout_inside_the_client_mixes_weight_versions(
@@ -256,14 +221,6 @@ async def test_verl_partial_rollout_inside_the_client_mixes_weight_versions(
     assert budgets[1] == budgets[0] - 2
 
 
-async def test_verl_failing_server_is_retried_and_counted(bench: Make, version: str) -> None:
-    answers = iter([ConnectionError("reset"), "up", "up", "up"])
-    made = bench(version, lambda *_: next(answers), loop={"envkit": QUICK})
-    row = one_row(await made.run([Sample(envkit=steps())]))
-    assert row["envkit_failed"] == 0
-    assert row["reward_extra_info"]["envkit/engine_retries"] == 1.0
-
-
 async def test_verl_dead_server_gives_masked_samples_and_a_log_line(
     bench: Make, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -273,16 +230,6 @@ async def test_verl_dead_server_gives_masked_samples_and_a_log_line(
     assert row["envkit_problem"] == "permanent fault at generate"
     assert "bad request" in caplog.text
     assert len(made.server.calls) == 1  # a permanent failure is not retried
-
-
-async def test_verl_prompt_beyond_prompt_length_is_refused_before_sampling(
-    bench: Make, version: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = bench(version, up)
-    row = one_row(await made.run([Sample(envkit=steps(prompt_padding=PROMPT))]))
-    assert row["envkit_failed"] == 1
-    assert not made.server.calls
-    assert "prompt_length" in caplog.text
 
 
 async def test_verl_images_without_a_processor_are_a_fault(

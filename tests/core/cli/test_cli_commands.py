@@ -1,4 +1,4 @@
-"""The command's small parts: listing, describing, checking, playing by hand, and its errors."""
+"""The command's small parts: help, lists, playing by hand, empty input, errors and exit codes."""
 
 import json
 import os
@@ -6,53 +6,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import gymnasium
 import pytest
 from fakes.command import run_envkit
-from fakes.envs import register_toys
+from fakes.envs import EchoEnv
+from fakes.models import tiny_model_dir
 
 import envkit
-from envkit.env import Env, Turn
+from envkit.env import Capabilities, Policy
 from envkit.errors import UnknownNameError
 from envkit.images import Image
+from envkit.trajectory import read_trajectories
 
-
-class WrongTypeEnv(Env):
-    """Answers its second reply with a bare string."""
-
-    def on_reset(self, task: dict[str, Any]) -> Turn:
-        return Turn("Say something.")
-
-    def on_turn(self, response_text: str) -> Turn:
-        return "what?" if self.turn else Turn("Go on.")  # type: ignore[return-value]
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    register_toys()
-    if "envkit/toy-wrong-type-v0" not in gymnasium.registry:
-        envkit.register("toy-wrong-type-v0", entry_point=WrongTypeEnv, kwargs={"max_turns": 3})
-
-
-def test_help_names_every_command() -> None:
-    shown = run_envkit("--help")
-    assert shown.code == 0
-    for command in [
-        "list",
-        "info",
-        "certify",
-        "play",
-        "rollout",
-        "report",
-        "verify",
-        "audit",
-        "golden",
-        "conformance",
-        "doctor",
-    ]:
-        assert f" {command} " in shown.out
+pytestmark = pytest.mark.usefixtures("toys_here")
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["list"], 0), (["rollout", "--help"], 1)])
@@ -94,13 +61,6 @@ def test_info_lists_arguments_tools_and_policies() -> None:
     shown = run_envkit("info", "geo3k-v0").out
     assert "calc_score" in shown
     assert "Reward:" in shown
-
-
-def test_info_of_an_unknown_environment_suggests_the_nearest() -> None:
-    shown = run_envkit("info", "geo3kk")
-    assert shown.code == 2
-    assert shown.err.count("\n") == 1
-    assert "Did you mean 'geo3k-v0'?" in shown.err
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
@@ -191,3 +151,167 @@ def test_help_groups_commands_as_the_docs_do() -> None:
         name: sorted(commands) for name, commands in listed.items()
     }
     assert list(panels) == list(listed)
+
+
+@pytest.fixture
+def empty_files(toys_here: Path) -> None:
+    Path("empty.jsonl").touch()
+    Path("runs/none").mkdir(parents=True)
+    Path("runs/none/trajectories.jsonl").touch()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        ("report runs/none", 1, "runs/none/trajectories.jsonl has no readable episode"),
+        ("verify runs/none", 1, ""),
+        ("view runs/none", 1, "runs/none has no readable episode"),
+        ("filter empty.jsonl --out kept.jsonl", 1, "empty.jsonl: no episode to filter"),
+        ("filter runs/none --out kept.jsonl --json", 1, "runs/none: no episode to filter"),
+        (
+            "rollout canary-v0 --policy oracle --tasks empty.jsonl",
+            1,
+            "'empty.jsonl' must have at least one task",
+        ),
+        (
+            "export canary-v0 --format sft --out out.jsonl",
+            2,
+            "--format sft takes a run or its file, got the environment 'canary-v0'",
+        ),
+        ("import no.pt --from slime --out runs/slime", 1, "there is no dump 'no.pt'"),
+        ("certify canry-v0", 2, "Did you mean 'canary-v0'?"),
+        ("certify canary-v0 --only speeed", 2, "Did you mean 'speed'? Registered: ['constants'"),
+    ],
+)
+@pytest.mark.usefixtures("empty_files")
+def test_empty_or_misnamed_input_is_one_clear_error(command: str, code: int, says: str) -> None:
+    shown = run_envkit(*command.split())
+    assert shown.code == code
+    assert says in shown.last_error
+    assert "0 at 0 or below" not in shown.out
+
+
+def test_empty_model_name_is_not_the_built_in_model() -> None:
+    shown = run_envkit("audit", "")
+    assert shown.code == 2
+    assert "is not a model folder" in shown.last_error
+
+
+def test_list_says_that_a_collection_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_members(namespace: str) -> dict[str, object]:
+        del namespace
+        return {}
+
+    monkeypatch.setattr("envkit.registration.members", no_members)
+    shown = run_envkit("list", "verifiers")
+    assert shown.code == 0
+    assert shown.out == ""
+    assert shown.last_error == "no environment of the collection 'verifiers' is installed"
+
+
+_MAIN = "from envkit.cli import main; main()"
+
+
+@pytest.mark.parametrize("redirection", [">&-", "<&- >&- 2>&-", "> /dev/full"])
+@pytest.mark.parametrize("command", ["--help", "list", "view runs/none"])
+@pytest.mark.slow
+@pytest.mark.usefixtures("empty_files")
+def test_output_that_cannot_be_written_gives_no_traceback(redirection: str, command: str) -> None:
+    line = f'"{sys.executable}" -c "{_MAIN}" {command} {redirection}'
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=env)
+    assert "Traceback" not in run.stderr
+    if redirection == "> /dev/full":
+        assert run.returncode == 1
+        assert run.stderr.startswith("envkit: error: ")
+
+
+def test_help_wraps_paragraphs_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERMINAL_WIDTH", "60")
+    text = run_envkit("filter", "--help").out.partition("Arguments")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    paragraph = lines[lines.index(next(line for line in lines if line.startswith("Rates"))) : -1]
+    assert all(len(line) > 40 for line in paragraph[:-1])
+
+
+_INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "envkit.cli.catalog":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from envkit.cli import main
+main(["list"])
+"""
+
+
+def test_ctrl_c_while_commands_are_imported_gives_no_traceback() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "envkit: interrupted\n")
+
+
+class ExitingCloseEnv(EchoEnv):
+    """Raises when it is closed."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+    error: ClassVar[type[BaseException]] = SystemExit
+
+    def close(self) -> None:
+        raise self.error(0)
+
+
+class ExitingOracleEnv(EchoEnv):
+    """Ends the process where its policy is made."""
+
+    def oracle(self) -> Policy:
+        sys.exit(0)
+
+
+@pytest.fixture
+def exiting_envs() -> None:
+    envkit.register("exiting-close-v0", ExitingCloseEnv)
+    envkit.register("exiting-oracle-v0", ExitingOracleEnv)
+
+
+@pytest.mark.usefixtures("exiting_envs")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
+def test_rollout_survives_close_that_raises_and_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(ExitingCloseEnv, "error", error)
+
+    outcome = run_envkit(
+        *("rollout", "exiting-close-v0", "--policy", "oracle", "-n", 2),
+        *("--model", tiny_model_dir("qwen2_5_vl"), "--out", tmp_path / "run", "--quiet"),
+    )
+
+    assert outcome.code == 0
+    assert outcome.last_error == f"closing ExitingCloseEnv failed: {error.__name__}: 0"
+    assert len(list(read_trajectories(tmp_path / "run"))) == 2
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+@pytest.mark.usefixtures("exiting_envs")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rollout", "exiting-oracle-v0", "--policy", "oracle", "-n", 2, "--quiet"),
+        ("info", "exiting-close-v0"),
+    ],
+)
+def test_command_ended_by_foreign_exit_is_an_error(
+    command: tuple[object, ...],
+) -> None:
+    model = ("--model", tiny_model_dir("qwen2_5_vl")) if command[0] == "rollout" else ()
+
+    outcome = run_envkit(*command, *model)
+
+    assert outcome.code == 1
+    assert "sys.exit(0)" in outcome.last_error

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from fakes.command import run_envkit
-from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example
 
@@ -20,11 +19,7 @@ from envkit.wrappers import WRAPPERS
 from envkit_exchange import DumpFormat, TaskFormat, TrajectoryFormat
 from envkit_exchange.export_command import ExportFormat
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
-    register_toys()
+pytestmark = pytest.mark.usefixtures("toys_here")
 
 
 def test_the_options_offer_what_the_library_knows() -> None:
@@ -78,18 +73,9 @@ def test_a_run_becomes_a_dataset(kind: TrajectoryFormat) -> None:
 def test_a_rollout_exports_the_ids_that_it_recorded() -> None:
     model = tiny_model_dir("qwen2_5_vl")
     played = run_envkit(
-        "rollout",
-        "canary-v0",
-        "--policy",
-        "oracle",
-        "--model",
-        model,
-        "-n",
-        2,
-        "--out",
-        "run",
-        "-q",
-    )
+        "rollout", "canary-v0", "--policy", "oracle", "--model", model, "-n", 2,
+        "--out", "run", "-q",
+    )  # fmt: skip
     assert played.code == 0, played.err
     outcome = run_envkit(
         "export", "run", "--format", "sft", "--out", "rows.jsonl", "--min-reward", 0.5

@@ -4,19 +4,17 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
+from fakes import branching
 from fakes.chat_server import KEY, MODEL, ChatServer, pictures_of
 from fakes.command import Outcome, run_envkit
 from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 
-from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
-from envkit.images import Image
+from envkit.env import Policy, PolicyContext, Turn
 from envkit.rollout.run_settings import read_settings
-from envkit.tasks import Task
 from envkit.trajectory import Trajectory, check_trajectory, load, verify_file
 
 SUMMARY = {"summarise": {"at_tokens": 50}}
@@ -39,33 +37,22 @@ TEMPLATE = """{%- for m in messages -%}
 """Drops the reasoning of earlier replies, as that of Qwen3 does."""
 
 
-class Screens(Env):
-    """Shows a new image in every turn."""
+class Screens(branching.Screens):
+    """Has images unless they are turned off, and a policy that thinks."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True, replay_safe=True)
     interrupted_at: int | None = None
 
-    def __init__(self, *, max_turns: int = 6, images: bool = True) -> None:
-        super().__init__(max_turns=max_turns)
-        self._images = images
+    def __init__(self, *, images: bool = True) -> None:
+        super().__init__(images=images)
 
     @property
     def policies(self) -> Mapping[str, Callable[[], Policy]]:
         return {"thinker": lambda: think}
 
-    def on_reset(self, task: Task) -> Turn:
-        return Turn("Screen 0.", images=self._image(0))
-
     def on_turn(self, response_text: str) -> Turn:
-        number = self.turn + 1
-        if number == type(self).interrupted_at:
+        if self.turn + 1 == type(self).interrupted_at:
             signal.raise_signal(signal.SIGINT)
-        return Turn(f"Screen {number}.", images=self._image(number), reward=1.0)
-
-    def _image(self, number: int) -> tuple[Image, ...]:
-        if not self._images:
-            return ()
-        return (Image.from_array(np.full((32, 32, 3), number, np.uint8)),)
+        return super().on_turn(response_text)
 
 
 class Summarised(Screens):
@@ -79,8 +66,7 @@ def think(context: PolicyContext) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
+def _registered(toys_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     register_toys({"toy-screens-v0": Screens, "toy-summarised-v0": Summarised})
 

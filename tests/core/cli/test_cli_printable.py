@@ -1,19 +1,19 @@
-"""No command writes a control character that somebody else chose.
-
-Every command that prints foreign text is played hostile text: from a model, an environment, a
-server, a stored file or an error.
-"""
+"""Output of commands: no control character of others, and readers that go away."""
 
 import io
 import json
+import os
+import pty
 import re
 import sys
 import unicodedata
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import pytest
 from fakes.command import Outcome, run_envkit, start_envkit
+from fakes.matrix import share
+from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,13 +23,13 @@ from rich.text import Text
 
 import envkit
 from envkit.cli import console
-from envkit.cli.console import printable
+from envkit.cli.console import note, printable, say
 from envkit.cli.rich_console import PrintableConsole
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
-from envkit.trajectory import StopReason, save
+from envkit.trajectory import StopReason, load, save, verify_file
 from envkit.trajectory.storage import FILE_NAME
 
 RAW = re.compile(
@@ -292,3 +292,84 @@ def test_traceback_warning_and_log_line_hold_no_control_characters() -> None:
     assert RAW.findall(err) == []
     for what in ("warned ␛", "logged ␛", "in a thread ␛", "ValueError: raised ␛", "noted ␛"):
         assert what in err
+
+
+BEFORE = "from fakes.envs import register_toys\nregister_toys()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "closed"),
+    share([(2, ("stderr",)), (0, ("stdout",)), (0, ("stdout", "stderr"))], of=3),
+)
+def test_rollout_goes_on_when_nobody_reads_its_output(
+    tmp_path: Path, lines: int, closed: tuple[str, ...]
+) -> None:
+    process = start_envkit(
+        "rollout", "toy-echo-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
+        "-n", 40, "--concurrency", 1, "--out", tmp_path / "run", before=BEFORE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for _ in range(lines):
+        process.stderr.readline()
+    for name in closed:
+        getattr(process, name).close()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert len(load(tmp_path / "run")) == 40
+    assert verify_file(tmp_path / "run").is_sound
+    if "stdout" not in closed:
+        assert "all sound" in out
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> IO[str]:
+    """Standard error and output as a pipe without a reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    return stream
+
+
+def test_lines_without_a_reader_are_dropped(broken: IO[str]) -> None:
+    for _ in range(3):
+        say("a result")
+        note("a note")
+    broken.close()  # would raise if anything were left to write
+
+
+def test_drawing_without_a_reader_is_dropped(broken: IO[str]) -> None:
+    console = PrintableConsole(stderr=True, force_terminal=True)
+    for _ in range(3):
+        console.print("a bar")
+    broken.close()
+
+
+def test_lines_to_a_terminal_that_went_away_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    stream = os.fdopen(theirs, "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", stream)
+    os.close(ours)
+    for _ in range(3):
+        note("a note")
+    stream.close()
+
+
+def test_drawing_to_a_terminal_that_went_away_is_dropped() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", buffering=1) as stream:
+        os.close(ours)
+        console = PrintableConsole(file=stream, force_terminal=True)
+        for _ in range(3):
+            console.print("a bar")
+
+
+def test_output_to_a_full_disk_is_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match="No space left"):
+            say("a result")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):
+            full.close()

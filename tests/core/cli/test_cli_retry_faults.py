@@ -13,7 +13,6 @@ import pytest
 from fakes.agents import GuessEnv
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
-from fakes.models import tiny_model_dir
 
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
@@ -50,17 +49,16 @@ def register_all() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
+def _registered(toys_here: Path) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     register_all()
 
 
 @pytest.fixture
-def run() -> Path:
+def run(model: Path) -> Path:
     """A run in which some episodes of most groups faulted."""
     DOWN.touch()
     shown = run_envkit(
-        "rollout", "toy-outage-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
+        "rollout", "toy-outage-v0", "--policy", "oracle", "--model", model,
         "-n", 12, "--out", "run", "-q",
     )  # fmt: skip
     assert shown.code == 0, shown.err
@@ -103,7 +101,7 @@ def test_retry_plays_only_the_faulted_episodes_and_keeps_their_records(run: Path
     assert json.loads((run / "metrics.json").read_text())["episodes/faulted"] == 0
 
 
-def test_episodes_that_fault_again_are_kept_once_per_attempt(run: Path) -> None:
+def test_episodes_that_fault_again_are_kept_once_per_attempt(run: Path, model: Path) -> None:
     first = {one.episode_id for one in faulted(load(run))}
     for attempt in (1, 2):
         assert run_envkit("rollout", "--resume", run, "--retry-faults", "-q").code == 0
@@ -112,7 +110,7 @@ def test_episodes_that_fault_again_are_kept_once_per_attempt(run: Path) -> None:
         assert len(lines(run / FAULTED_FILE)) == attempt * len(first)
     assert max(Counter(lines(run / FAULTED_FILE)).values()) == 1
     again = run_envkit(
-        "rollout", "toy-outage-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
+        "rollout", "toy-outage-v0", "--policy", "oracle", "--model", model,
         "-n", 2, "--out", run, "--overwrite", "-q",
     )  # fmt: skip
     assert again.code in (0, 3)
@@ -171,12 +169,12 @@ def test_killed_retry_is_completed_by_a_plain_resume(run: Path) -> None:
     assert {one.episode_id for one in load(run / FAULTED_FILE)} == bad
 
 
-def test_siblings_of_a_faulted_episode_move_together() -> None:
+def test_siblings_of_a_faulted_episode_move_together(model: Path) -> None:
     DOWN.touch()
     run = Path("run")
     shown = run_envkit(
         "rollout", "toy-late-fault-v0", "--policy", "oracle", "--model",
-        tiny_model_dir("qwen2_5_vl"), "-n", 8, "--out", run, "-q",
+        model, "-n", 8, "--out", run, "-q",
     )  # fmt: skip
     assert shown.code == 0, shown.err
     bad = faulted(load(run))
@@ -190,9 +188,8 @@ def test_siblings_of_a_faulted_episode_move_together() -> None:
     assert len(load(run / FAULTED_FILE)) == len(bad)
 
 
-def test_evaluation_counts_the_retried_episodes_instead(run: Path) -> None:
+def test_evaluation_counts_the_retried_episodes_instead(run: Path, model: Path) -> None:
     shutil.rmtree(run)
-    model = tiny_model_dir("qwen2_5_vl")
     begun = run_envkit(
         "eval", "toy-outage-v0", "toy-echo-v0", "--policy", "oracle", "--model", model, "-n", 12,
         "--out", "out", "-q",

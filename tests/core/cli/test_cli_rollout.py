@@ -1,22 +1,25 @@
-"""`envkit rollout` end to end, and how every kind of bad input ends."""
+"""`envkit rollout` end to end, on workers too, and how every kind of bad input ends."""
 
 import json
-import signal
-import subprocess
-import time
+import shutil
+import sys
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from fakes.agents import register_agents
-from fakes.command import run_envkit, start_envkit
+from fakes.command import run_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
-from fakes.models import tiny_model_dir
 from fakes.needs import TORCH
+from fakes.ray_cluster import FakeRay
 from fakes.viewer_page import Page
 
-from envkit.env import Capabilities, Turn
+from envkit import plugins
+from envkit.cli import remote
+from envkit.cli.trained_on import describe_training, trained_on
+from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.tasks import ListSource
 from envkit.text import counted
@@ -43,17 +46,6 @@ class WrongTypeEnv(EchoEnv):
         return "right" if self.task["word"] == "gamma" else super().on_turn(response_text)  # type: ignore[return-value]
 
 
-class HangingEnv(EchoEnv):
-    """Never answers the reply to one word."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities()
-
-    def on_turn(self, response_text: str) -> Turn:
-        if self.task["word"] == "gamma":
-            time.sleep(3600)
-        return super().on_turn(response_text)
-
-
 class RecitalEnv(EchoEnv):
     """Asks for a text of more than a thousand tokens."""
 
@@ -65,7 +57,6 @@ class RecitalEnv(EchoEnv):
 TOYS = {
     "toy-recital-v0": RecitalEnv,
     "toy-failing-v0": FailingEnv,
-    "toy-hanging-v0": HangingEnv,
     "toy-wrong-reply-v0": WrongTypeEnv,
 }
 
@@ -77,14 +68,8 @@ def register_all() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
+def _registered(toys_here: Path) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     register_all()
-
-
-@pytest.fixture(scope="module")
-def model() -> Path:
-    return tiny_model_dir("qwen2_5_vl")
 
 
 def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
@@ -110,8 +95,9 @@ def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
 
 def test_rollout_repeats_itself_and_never_overwrites_by_itself(model: Path) -> None:
     arguments = ["rollout", "toy-echo-v0", "--policy", "oracle", "--model", model, "-n", 2, "-q"]
-    assert run_envkit(*arguments).code == 0
-    assert run_envkit(*arguments).code == 0
+    for _ in range(2):
+        shown = run_envkit(*arguments)
+        assert (shown.code, shown.err) == (0, "")
     folders = sorted(path.name for path in Path("runs").iterdir())
     assert folders == ["toy-echo-v0-oracle-seed0", "toy-echo-v0-oracle-seed0-2"]
     first, second = (load(Path("runs") / folder) for folder in folders)
@@ -168,14 +154,6 @@ def test_replies_of_a_policy_are_cut_only_on_request(model: Path, limit: int | N
         assert (turn.finish_reason, played.reward) == ("length", 0.0)
 
 
-def test_quiet_rollout_shows_no_progress(model: Path) -> None:
-    shown = run_envkit(
-        "rollout", "toy-echo-v0", "--policy", "oracle", "--model", model, "-n", 2, "--quiet"
-    )
-    assert shown.code == 0
-    assert shown.err == ""
-
-
 @TORCH.mark
 def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
     shown = run_envkit(
@@ -197,7 +175,7 @@ def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
         (["toy-eco-v0"], "Did you mean 'toy-echo-v0'?"),
         (["toy-echo-v0", "--engine", "transformer"], "Did you mean 'transformers'?"),
         (["toy-echo-v0", "--policy", "orakel"], "Did you mean 'oracle'?"),
-        (["toy-echo-v0", "-n", "3", "--group", "2"], "multiple of --group"),
+        (["toy-echo-v0", "-n", "3", "--group", "2"], "multiple of the group size (--group)"),
         (["toy-echo-v0", "--policy", "oracle", "--engine", "sglang"], "needs no engine"),
         (["toy-echo-v0", "--engine", "sglang"], "add --base-url"),
         (["toy-echo-v0", "--base-url", "http://127.0.0.1:9"], "drop --base-url"),
@@ -207,6 +185,8 @@ def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
         (["toy-echo-v0", "--policy", "oracle", "--model", "empty"], "is not a model folder"),
         (["geo3k-v0", "--env-kwargs", "levle=3"], "levle"),
         (["toy-echo-v0", "--set", "retries.step_timeout_s=0"], "step_timeout_s must be positive"),
+        (["toy-echo-v0", "--set", "sampling.max_new_tokens=x"], "max_new_tokens"),
+        (["toy-echo-v0", "--set", "seed=abc"], "seed"),
     ],
 )
 def test_rollout_ends_bad_input_in_one_clear_line(arguments: list[str], message: str) -> None:
@@ -343,77 +323,139 @@ def test_verify_finds_a_changed_ledger_and_report_uses_the_given_path(model: Pat
     assert "problem" in changed.out
 
 
-@pytest.mark.parametrize("command", ["verify", "report"])
+@pytest.mark.parametrize("command", ["verify", "report", "view"])
 def test_commands_on_a_missing_run_say_so(command: str) -> None:
     shown = run_envkit(command, "nowhere")
     assert shown.code == 1
     assert "there is no trajectory file 'nowhere'" in shown.last_error
 
 
-def _start_rollout(env_id: str, *arguments: object) -> "subprocess.Popen[str]":
-    before = f"from {__name__} import register_all\nregister_all()"
-    return start_envkit("rollout", env_id, *arguments, before=before)
+PLAYED = ("toy-echo-v0", "--policy", "oracle", "--quiet")
 
 
-def _read_to(process: "subprocess.Popen[str]", start: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith(start):
-            return
-    raise AssertionError(f"the process ended without a line that starts with {start!r}")
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", fake)  # pyright: ignore[reportArgumentType]
+    point = EntryPoint(name="ray", value="envkit_ray:RayPlayer", group=remote.GROUP)
+
+    def found(*, group: str) -> EntryPoints:
+        return EntryPoints([point]) if group == remote.GROUP else entry_points(group=group)
+
+    monkeypatch.setattr(plugins, "entry_points", found)
+    return fake
 
 
-@pytest.mark.slow
-def test_ctrl_c_keeps_finished_and_running_episodes(model: Path) -> None:
-    with _start_rollout(
-        "toy-echo-v0", "--model", model, "-n", 400, "--concurrency", 8, "--max-new-tokens", 12,
-        "--out", "run",
-    ) as process:  # fmt: skip
-        _read_to(process, "40/400")
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stopping" in err
-    assert "all sound" in out
-    kept = load("run")
-    assert 40 <= len(kept) < 400
-    assert {t.stop_reason for t in kept} == {StopReason.ENV_TRUNCATED, StopReason.ABORTED}
-    assert all(t.reward is None for t in kept if t.stop_reason is StopReason.ABORTED)
+def ledgers(folder: Path) -> dict[Any, Any]:
+    return {
+        (one.metadata["group"], one.metadata["member"]): (one.train_ids(), one.reward)
+        for one in load(folder)
+    }
 
 
-@pytest.mark.slow
-def test_a_second_ctrl_c_leaves_an_env_that_hangs(model: Path) -> None:
-    with _start_rollout(
-        "toy-hanging-v0", "--policy", "oracle", "--model", model, "-n", 20, "--concurrency", 20,
-        "--out", "run",
-    ) as process:  # fmt: skip
-        _read_to(process, "10/20")
-        process.send_signal(signal.SIGINT)
-        _read_to(process, "stopping")
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    kept = load("run")
-    finished = [t for t in kept if t.stop_reason is StopReason.TERMINATED]
-    assert 10 <= len(finished) < 20
-    assert all(t.reward == 1.0 for t in finished)
-    assert {t.stop_reason for t in kept if t not in finished} == {StopReason.ABORTED}
-    assert verify_file("run").is_sound
+def test_rollout_with_workers_writes_the_run_of_one_process(model: Path, ray: FakeRay) -> None:
+    run_envkit("rollout", *PLAYED, "--model", model, "-n", 8, "--group", 2, "--out", "here")
+    options = ("-n", 8, "--group", 2, "--out", "there", "--workers", 2)
+    outcome = run_envkit("rollout", *PLAYED, "--model", model, *options)
+    assert outcome.code == 0, outcome.err
+    assert ledgers(Path("there")) == ledgers(Path("here"))
+    assert verify_file(Path("there")).problems == ()
+    assert len(ray.actors) == 2
+    assert ray.shutdowns == 1
+
+
+def test_resume_takes_other_workers_than_the_run_had(model: Path, ray: FakeRay) -> None:
+    run_envkit("rollout", *PLAYED, "--model", model, "-n", 6, "--out", "run", "--workers", 3)
+    recorded = json.loads(Path("run/run.json").read_text())
+    assert recorded["settings"]["config"]["workers"] == 3
+    lines = Path("run/trajectories.jsonl").read_text().splitlines(keepends=True)
+    Path("run/trajectories.jsonl").write_text("".join(lines[:2]))
+    outcome = run_envkit("rollout", "--resume", "run", "--quiet", "--workers", 0)
+    assert outcome.code == 0, outcome.err
+    assert len(ray.actors) == 3  # those of the first part
+    assert len(ledgers(Path("run"))) == 6
+
+
+def test_eval_with_workers_counts_what_one_process_counts(model: Path, ray: FakeRay) -> None:
+    shared = ("eval", *PLAYED, "--model", model, "-n", 4, "--json")
+    here, there = (
+        json.loads(run_envkit(*shared, "--out", name, *more).out)
+        for name, more in (("here", ()), ("there", ("--workers", 2)))
+    )
+    keys = ("env_id", "episodes", "faulted", "reward", "success", "turns", "reply_tokens")
+    first, second = (
+        [[line[key] for key in keys] for line in one["lines"]] for one in (here, there)
+    )
+    assert first == second
+    assert first[0][:3] == ["toy-echo-v0", 4, 0]
+    assert ray.shutdowns == 1
+
+
+@pytest.mark.parametrize("command", ["rollout", "eval"])
+def test_ray_without_workers_is_refused(command: str) -> None:
+    outcome = run_envkit(command, "toy-echo-v0", "--policy", "oracle", "--ray", "auto")
+    assert outcome.code == 2
+    assert "add --workers N" in outcome.err
+
+
+def test_workers_without_ray_are_named_with_their_extra(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    outcome = run_envkit("rollout", *PLAYED, "--model", model, "--workers", 2)
+    assert outcome.code != 0
+    assert "pip install 'envkit-rl[ray]'" in outcome.err
+    assert not Path("runs").exists()
+
+
+def test_address_without_a_cluster_leaves_no_run(model: Path, ray: FakeRay) -> None:
+    where = ("--workers", 2, "--ray", "127.0.0.1:9")
+    outcome = run_envkit("rollout", *PLAYED, "--model", model, *where, "--out", "run")
+    assert outcome.code != 0
+    assert "ray start --head" in outcome.err
+    assert not Path("run").exists()
+    assert ray.joined == []
+
+
+def configured(tmp_path: Path, content: str) -> str:
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    return str(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "setting", ["sampling.max_new_tokens=x", "seed=abc", "limits.max_turns=1.5"]
+    "content", ["[]", "{", '"x"', "{}", '{"trained_on": ["canary-v0"]}', '{"trained_on": null}']
 )
-def test_rollout_with_wrong_setting_plays_nothing(tmp_path: Path, setting: str) -> None:
-    register_toys()
-    out = tmp_path / "run"
+def test_config_without_a_mapping_says_nothing(tmp_path: Path, content: str) -> None:
+    assert trained_on(configured(tmp_path, content)) == {}
+    assert describe_training(str(tmp_path), "canary-v0") is None
 
-    outcome = run_envkit(
-        *("rollout", "toy-echo-v0", "--policy", "oracle", "-n", 2, "--quiet"),
-        *("--model", tiny_model_dir("qwen2_5_vl"), "--out", out, "--set", setting),
+
+def test_hub_name_says_nothing() -> None:
+    assert trained_on("nobody/nothing") == {}
+
+
+def test_training_is_described_and_another_environment_is_warned_of(tmp_path: Path) -> None:
+    model = configured(tmp_path, '{"trained_on": {"a-v0": "level 1", "b-v0": "all"}}')
+    assert describe_training(model, "a-v0") == "the model was trained on a-v0: level 1"
+    warning = describe_training(model, "c-v0")
+    assert warning is not None
+    assert "warning: the model was trained on a-v0, b-v0, not on c-v0" in warning
+
+
+@pytest.mark.parametrize("policy", [None, "oracle"])
+@pytest.mark.slow
+def test_rollout_warns_of_a_model_but_not_of_a_policy(
+    model: Path, tmp_path: Path, policy: str | None
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(model, copy)
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["trained_on"] = {"other-v0": "everything"}
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    chosen = ["--policy", policy] if policy else ["--max-new-tokens", 2]
+    shown = run_envkit(
+        "rollout", "canary-v0", "--model", copy, "-n", 1, "--out", tmp_path / "run", *chosen
     )
-
-    assert outcome.code == 2
-    assert outcome.last_error.startswith("envkit: error: ")
-    assert setting.split(".")[-1].split("=")[0] in outcome.last_error
-    assert not out.exists()
+    assert shown.code == 0
+    assert ("trained on other-v0, not on canary-v0" in shown.err) == (policy is None)

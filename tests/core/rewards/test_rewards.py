@@ -53,12 +53,6 @@ def test_the_total_is_exact_in_any_order(
     assert asyncio.run(Rewards(*terms).ascore(CONTEXT)).total == reward.total
 
 
-def test_tenths_add_up_to_one() -> None:
-    rewards = Rewards(*(worth(str(n), 1.0, weight=0.1) for n in range(10)))
-
-    assert rewards.score(CONTEXT).total == 1.0
-
-
 def test_a_gate_opens_by_an_earlier_score_or_by_the_context() -> None:
     rewards = Rewards(
         worth("format", 0.5, weight=0.0),

@@ -25,7 +25,7 @@ from fakes.hostile_values import PLANTED
 from fakes.playing import play_hostile
 
 from envkit.env import Turn
-from envkit.rollout import FaultPolicy, Limits, RolloutConfig, RolloutState, ScriptedEngine, collect
+from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.trajectory import Trajectory, TrajectoryWriter, verify_file
 
 EPISODES = 24
@@ -94,8 +94,6 @@ async def _collect(
     *,
     episodes: int = EPISODES,
     group_size: int = 1,
-    on_fault: FaultPolicy = FaultPolicy.MASK,
-    state: RolloutState | None = None,
 ) -> AsyncGenerator[Trajectory]:
     attack, count = run.attack, 0
     codec = vision_codec() if attack.has_images else text_codec()
@@ -108,8 +106,7 @@ async def _collect(
         group_size=group_size,
         concurrency=8 if group_size == 1 else 1,  # members in order
         tasks=[{"number": number} for number in range(episodes // group_size)],
-        config=RolloutConfig(limits=tight, retries=attack.retries, on_fault=on_fault),
-        state=state,
+        config=RolloutConfig(limits=tight, retries=attack.retries),
     ):
         yield trajectory
         count += 1
@@ -228,19 +225,6 @@ def test_a_member_that_starts_differently_faults_alone_and_the_run_verifies(
     played = play(other, group_size=4, member=2)
     check(played, other)
     store(played, tmp_path / "run")
-
-
-@pick("step-system_exit_0-own_thread step-reward_nan-own_thread reset-answer_none-own_thread")
-def test_fault_policies_hold_for_hostile_episodes(attack: Attack) -> None:
-    state = RolloutState()
-    kept = play(attack, group_size=4, member=2, on_fault=FaultPolicy.DROP_GROUP, state=state)
-    assert (len(kept), len(state.dropped)) == (EPISODES - 4, 4)
-    assert all(one.reward == 1.0 for one in kept)
-    assert [one.is_faulted for one in state.dropped].count(True) == 1
-    state = RolloutState()
-    again = play(attack, group_size=4, member=2, on_fault=FaultPolicy.RETRY, state=state)
-    assert all(one.reward == 1.0 for one in again)
-    assert (len(again), state.retried, state.faulted) == (EPISODES, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_breaker_without_an_end_waits_for_days(caplog: pytest.LogCaptureFixture)
     [
         ({"episodes": 0}, "breaker.episodes must be at least 1, or null"),
         ({"episodes": True}, "breaker: episodes must be an integer or null"),
-        ({"give_up_s": -1}, "breaker.give_up_s must be 0 or more"),
+        ({"give_up_s": -1}, "breaker.give_up_s must be at least 0"),
         ({"first_wait_s": "1"}, "breaker: first_wait_s must be a finite number"),
         ({"longest": 1}, "breaker has no key 'longest'"),
     ],
@@ -424,16 +424,13 @@ async def test_repeated_aborts_of_a_server_count_as_faults() -> None:
     engine = _engine()
     player = _player(engine, episodes=3, give_up_s=0.0)
 
-    async def aborted(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-        interrupt = Interrupt()
-        interrupt.fire()
-        return await player.play(EchoEnv, EpisodeSpec(seed=1), interrupt=interrupt)
-
+    spec, interrupt = EpisodeSpec(seed=1), Interrupt()
+    interrupt.fire()
     for _ in range(2):
-        (played,), _ = await play_through(player, aborted, max_aborts=0)
+        (played,), _ = await play_through(player, EchoEnv, spec, interrupt=interrupt, max_aborts=0)
         assert played.stop_reason is StopReason.ENGINE_FAULT
     with pytest.raises(RunFailedError, match="3 episodes in a row faulted") as caught:
-        await play_through(player, aborted, max_aborts=0)
+        await play_through(player, EchoEnv, spec, interrupt=interrupt, max_aborts=0)
     assert caught.value.played[0].stop_reason is StopReason.ENGINE_FAULT
     await player.aclose()
 

@@ -3,10 +3,7 @@
 Runs that were killed are made in this process: a whole run is cut back to what `kill -9` leaves."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.command import Outcome, run_envkit, start_envkit
+from fakes.command import Outcome, run_envkit
 from fakes.hostile_runs import (
     EPISODES,
     PLAN,
@@ -29,14 +26,13 @@ from fakes.hostile_runs import (
     check_whole,
     cut_after,
     edit_plan,
-    no_file_longer_than,
     register_dialogue,
     resume,
     rollout,
 )
 from fakes.models import tiny_model_dir
 
-from envkit.trajectory import StopReason, load, read_trajectories, verify_file
+from envkit.trajectory import StopReason, load, verify_file
 
 pytest_plugins = ["fakes.run_fixtures"]
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -74,14 +70,6 @@ def test_resume_plays_exactly_what_a_killed_run_lacks(run: Path, lines: int, tor
     assert json.loads((RUN / "metrics.json").read_text())["episodes"] == EPISODES
 
 
-def test_resume_of_a_run_that_is_done_changes_nothing(run: Path) -> None:
-    before = ROWS.read_bytes()
-    RunEnv.arm(None)
-    assert resume().code == 0
-    assert ROWS.read_bytes() == before
-    assert RunEnv.resets == 0
-
-
 @pytest.mark.slow
 def test_resume_plays_images_again_that_were_lost_with_the_line(run: Path) -> None:
     cut_after(RUN, 3)
@@ -101,16 +89,16 @@ def test_resume_plays_images_again_that_were_lost_with_the_line(run: Path) -> No
         (signal.SIGUSR1,),
         pytest.param((signal.SIGUSR2,), marks=pytest.mark.slow),
         pytest.param((signal.SIGHUP,), marks=pytest.mark.slow),
-        pytest.param((signal.SIGTERM, signal.SIGTERM), marks=pytest.mark.slow),
+        (signal.SIGINT, signal.SIGINT),
     ],
-    ids=["int", "term", "usr1", "usr2", "hup", "term_twice"],
+    ids=["int", "term", "usr1", "usr2", "hup", "int_twice"],
 )
 def test_a_signal_stores_what_is_finished_and_what_is_not(numbers: tuple[int, ...]) -> None:
     sent = Sent(*numbers)
     RunEnv.arm(sent, at=14)
     shown = rollout()
     assert sent.is_caught, f"nobody catches {numbers}"
-    assert shown.code not in (0, 1, 2)
+    assert shown.code == 128 + numbers[0]
     stored = load(RUN)
     assert set(RunEnv.finished) <= {one.episode_id for one in stored}
     aborted = {one.episode_id: one for one in stored if one.stop_reason is StopReason.ABORTED}
@@ -124,46 +112,6 @@ def test_a_signal_stores_what_is_finished_and_what_is_not(numbers: tuple[int, ..
     assert set(aborted) <= set(done)  # continued, not played again
     for name, one in aborted.items():
         assert done[name].train_ids()[: len(one.train_ids())] == one.train_ids()
-
-
-def test_a_second_ctrl_c_loses_nothing_finished() -> None:
-    sent = Sent(signal.SIGINT, signal.SIGINT)
-    RunEnv.arm(sent, at=14)
-    shown = rollout()
-    assert sent.is_caught
-    assert shown.code == 130
-    assert set(RunEnv.finished) <= {one.episode_id for one in load(RUN)}
-    assert resume().code == 0
-    check_whole()
-
-
-@pytest.mark.slow
-def test_a_run_that_is_stopped_again_and_again_is_completed_once() -> None:
-    for at in (4, 4, 4):
-        sent = Sent(signal.SIGINT)
-        RunEnv.arm(sent, at=at)
-        shown = resume() if RUN.exists() else rollout()
-        assert sent.is_caught
-        assert shown.code == 130
-        report = verify_file(RUN)
-        assert report.is_sound, str(report)
-    RunEnv.arm(None)
-    assert resume().code == 0
-    check_whole()
-
-
-@pytest.mark.slow
-def test_a_resumed_run_that_is_killed_is_resumed_again() -> None:
-    RunEnv.arm(Sent(signal.SIGINT), at=14)
-    assert rollout().code == 130
-    aborted = {one.episode_id for one in load(RUN) if one.stop_reason is StopReason.ABORTED}
-    before = len(load(RUN)) - len(aborted)
-    assert resume().code == 0
-    done = bytes_of(RUN)
-    cut_after(RUN, before + 1, torn=300)  # the aborted ones that were completed are lost again
-    assert resume().code == 0
-    check_whole()
-    assert bytes_of(RUN).keys() == done.keys()
 
 
 @pytest.mark.slow
@@ -239,20 +187,6 @@ def test_resume_completes_a_dialogue_of_which_one_side_was_stored() -> None:
     assert verify_file(RUN).is_sound
 
 
-@pytest.mark.slow
-def test_a_run_on_a_full_disk_stops_at_once_and_can_be_resumed() -> None:
-    with no_file_longer_than(40_000):
-        shown = rollout(episodes=80)
-    assert shown.code == 1
-    assert "trajectories.jsonl" in shown.err
-    stored = list(read_trajectories(RUN, skip_cut_line=True))
-    assert 0 < len(stored) < 40
-    assert RunEnv.resets <= len(stored) + 12  # no new episodes for what cannot be kept
-    check_accounted(shown, RunEnv.finished)
-    assert resume().code == 0
-    check_whole(80)
-
-
 def check_accounted(shown: Outcome, finished: list[str]) -> None:
     """Every finished episode is in the file, in another one, or named in the message."""
     kept = b"\n".join(bytes_of(Path()).values()).decode("utf-8", "replace") + shown.err
@@ -266,71 +200,6 @@ def test_a_deleted_run_file_stops_the_run_and_loses_nothing_in_memory() -> None:
     assert "trajectories.jsonl" in shown.err
     assert RunEnv.resets <= RunEnv.resets_before + 12
     check_accounted(shown, RunEnv.finished[RunEnv.finished_before :])
-
-
-def test_a_replaced_run_file_is_not_written_into() -> None:
-    def replace() -> None:
-        ROWS.rename(RUN / "moved.jsonl")
-        ROWS.write_text("something else\n")
-
-    RunEnv.arm(replace, at=14)
-    assert rollout(episodes=80).code == 1
-    assert ROWS.read_text() == "something else\n"
-    assert RunEnv.resets <= RunEnv.resets_before + 12
-
-
-@pytest.mark.slow
-def test_a_second_process_cannot_write_the_same_run() -> None:
-    found: list[subprocess.CompletedProcess[str]] = []
-
-    def intrude() -> None:
-        code = (
-            "from fakes.hostile_runs import register_run_env\n"
-            "register_run_env()\n"
-            "from envkit.cli import main\n"
-            "main(['rollout', '--resume', 'run', '--quiet'])"
-        )
-        path = os.pathsep.join(filter(None, sys.path))
-        found.append(
-            subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        )
-
-    RunEnv.arm(intrude, at=14)
-    assert rollout().code == 0
-    (other,) = found
-    assert other.returncode == 1
-    assert other.stderr.startswith("envkit: error: ")
-    assert other.stderr.count("\n") == 1
-    check_whole()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_killed_process_is_resumed_to_the_end(number: int) -> None:
-    before = "from fakes.hostile_runs import register_run_env\nregister_run_env()"
-    with start_envkit(
-        "rollout", RUN_ID, "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
-        "-n", 400, "--group", 2, "--concurrency", 16, "--out", "run", before=before,
-    ) as process:  # fmt: skip
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("40/400"):
-                break
-        announced = {one.episode_id for one in read_trajectories(RUN, skip_cut_line=True)}
-        process.send_signal(number)
-        process.communicate(timeout=60)
-    assert process.returncode != 0
-    left = {one.episode_id for one in read_trajectories(RUN, skip_cut_line=True)}
-    assert announced <= left
-    assert len(left) >= 40
-    assert resume().code == 0
-    check_whole(400)
 
 
 # ---- what cannot be begun or resumed is one clear error, and nothing is overwritten
@@ -398,12 +267,9 @@ def test_resume_refuses_a_run_of_another_version(run: Path) -> None:
     check_refused(resume(), RUN, bytes_of(RUN), "999")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("seed", 8), ("group_size", 3), ("episodes", 2), ("env_id", "toy-echo-v0")]
-)
-def test_resume_refuses_a_run_whose_plan_was_changed(run: Path, key: str, value: Any) -> None:
+def test_resume_refuses_a_run_whose_plan_was_changed(run: Path) -> None:
     cut_after(RUN, 3)
-    edit_plan(RUN, lambda name: name == key, value)
+    edit_plan(RUN, lambda name: name == "seed", 8)
     check_refused(resume(), RUN, bytes_of(RUN))
 
 
@@ -463,23 +329,10 @@ def test_an_out_that_cannot_be_written_is_one_clear_error(out: str) -> None:
     assert RunEnv.resets == 0
 
 
-def test_an_out_on_a_full_disk_is_one_clear_error_before_the_first_episode() -> None:
-    with no_file_longer_than(0):
-        shown = rollout()
-    assert shown.code == 1
-    assert shown.err.startswith("envkit: error: ")
-    assert shown.err.count("\n") == 1
-    assert RunEnv.resets <= 8
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ('{"limts": {"max_images": 4}}', "limits"),
-        ('{"limits": {"max_image": 4}}', "max_images"),
-        ('{"limits": 4}', "limits"),
         ('{"retries": {"backoff": {"inital_s": 1}}}', "initial_s"),
-        ('{"on_fault": "ignore"}', "drop_group"),
         ('{"isolation": "docker"}', "process"),
         ("[1, 2]", "settings.json"),
         ("{", "settings.json"),

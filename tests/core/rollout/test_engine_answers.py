@@ -12,9 +12,9 @@ from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.faults import CountingEnv, World, say_turn
 from fakes.hostile_values import EXCEPTIONS, PLANTED, cyclic, nested
-from fakes.matrix import share
 from fakes.playing import play_hostile
 
+from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, ContractError, EnvFault, LedgerFault
 from envkit.faults import FaultPlan
 from envkit.metrics import Aggregator
@@ -58,17 +58,22 @@ class BadIterator:
         raise SystemExit(0)
 
 
-class SpoiledEngine(ScriptedEngine):
-    """Breaks its answer in one turn."""
+def say_word(context: PolicyContext) -> str:
+    return str(context.task["word"])
 
-    def __init__(self, spoil: Spoil, *, turn: int = 0) -> None:
-        super().__init__(text_codec(), say_turn)
-        self._spoil, self._turn = spoil, turn
+
+class SpoiledEngine(ScriptedEngine):
+    """Breaks its answer in one turn, or to one task."""
+
+    def __init__(self, spoil: Spoil, *, turn: int = 0, index: int | None = None) -> None:
+        super().__init__(text_codec(), say_turn if index is None else say_word)
+        self._spoil, self._turn, self._index = spoil, turn, index
 
     async def generate(self, request: GenerateRequest) -> Any:
-        generation = await super().generate(request)
-        assert request.context is not None
-        return self._spoil(generation) if request.context.turn == self._turn else generation
+        generation, context = await super().generate(request), request.context
+        assert context is not None
+        is_hit = (context.turn, context.task.get("index")) == (self._turn, self._index)
+        return self._spoil(generation) if is_hit else generation
 
 
 def build() -> CountingEnv:
@@ -80,75 +85,28 @@ async def played(engine: Any, **options: Any) -> Trajectory:
     return await play(build, engine, text_codec(), **settings)
 
 
+# Each rule of the check stands in test_generation.py; here are one case of a kind, and odd ones.
 LEDGER: dict[str, Spoil] = {
-    "negative id": with_ids(-1),
     "id of 10^30": with_ids(10**30),
     "id beyond the vocabulary": lambda g: replace(
         g, token_ids=(*g.token_ids[:-1], text_codec().vocabulary_size)
     ),
     "id too long to print": with_ids(10**5000),
-    "one id more": with_ids(5, 6),
-    "one id less": lambda g: replace(g, token_ids=g.token_ids[:-1]),
-    "no id": having(token_ids=(), logprobs=()),
     "nan": with_logprob(float("nan")),
-    "inf": with_logprob(float("inf")),
-    "minus inf": with_logprob(float("-inf")),
-    "above the tolerance": with_logprob(2 * LOGPROB_SLACK),
     "another prompt": having(prompt_tokens=1),
-    "no prompt count": having(prompt_tokens=None),
     "aborted with a bad id": lambda g: replace(with_ids(-1)(g), finish_reason=FinishReason.ABORT),
 }
 ENGINE: dict[str, Spoil] = {
     "None": lambda g: None,
-    "a dict": lambda g: {"token_ids": g.token_ids},
     "a class": lambda g: Generation,
-    "ids None": having(token_ids=None),
-    "ids a text": having(token_ids="123"),
-    "ids bytes": having(token_ids=b"123"),
-    "ids a number": having(token_ids=7),
-    "ids a mapping": having(token_ids={1: 2}),
     "ids that raise": having(token_ids=BadIterator()),
-    "bool id": with_ids(True),
-    "float id": with_ids(5.0),
-    "half an id": with_ids(5.5),
     "numpy float id": with_ids(np.float32(5)),
-    "text id": with_ids("5"),
-    "None id": with_ids(None),
-    "logprobs None": having(logprobs=None),
-    "None logprob": with_logprob(None),
-    "text logprob": with_logprob("-0.5"),
-    "bool logprob": with_logprob(False),
     "complex logprob": with_logprob(1j),
-    "list logprob": with_logprob([-0.5]),
     "huge logprob": with_logprob(-(10**400)),
-    "finish None": having(finish_reason=None),
-    "finish unknown": having(finish_reason="done"),
-    "finish a list": having(finish_reason=["stop"]),
-    "prompt a text": having(prompt_tokens="3"),
-    "prompt a float": having(prompt_tokens=3.0),
-    "prompt a bool": having(prompt_tokens=True),
-    "cached None": having(cached_tokens=None),
-    "cached a text": having(cached_tokens="many"),
-    "cached negative": having(cached_tokens=-1),
-    "cached beyond 64 bits": having(cached_tokens=10**30),
-    "version a number": having(weight_version=3),
-    "queue nan": having(queue_seconds=float("nan")),
-    "queue None": having(queue_seconds=None),
-    "queue negative": having(queue_seconds=-1.0),
-    "queue huge": having(queue_seconds=10**400),
-    "extras None": having(extras=None),
-    "extras a list": having(extras=[1]),
-    "extras 900 deep": having(extras=nested(900)),
-    "extras 33 deep": having(extras=nested(33)),
     "extras 100000 deep": having(extras=nested(100_000)),
     "extras of 300 MB": having(extras={"a": [bytes(100 << 20)] * 3}),
-    "extras with an object": having(extras={"a": object()}),
     "extras that contain themselves": having(extras=cyclic()),
-    "extras with a set": having(extras={"a": {1}}),
-    "extras with a key that is not a text": having(extras={1: 2}),
-    "extras with half a surrogate": having(extras={"a": "\ud800"}),
     "extras with a huge number": having(extras={"a": 10**5000}),
-    "extras with an array of objects": having(extras={"a": np.array([None])}),
 }
 
 
@@ -169,32 +127,6 @@ async def test_answer_of_a_wrong_type_faults_its_episode(name: str) -> None:
     assert trajectory.fault is not None
     assert "engine 'scripted'" in trajectory.fault.message
     assert len(trajectory.fault.message) < 600
-
-
-Fields = Callable[[Generation], dict[str, Any]]
-NORMALISED: list[Fields] = [
-    lambda g: {"token_ids": np.array(g.token_ids), "logprobs": np.zeros(len(g.token_ids))},
-    lambda g: {"token_ids": [np.int64(i) for i in g.token_ids]},
-    lambda g: {"logprobs": [np.float32(v) for v in g.logprobs]},
-    lambda g: {"logprobs": [0] * len(g.logprobs)},
-    lambda g: {"finish_reason": g.finish_reason.value},
-    lambda g: {"prompt_tokens": np.int64(g.prompt_tokens or 0), "cached_tokens": np.int32(0)},
-    lambda g: {"queue_seconds": np.float32(0.5)},
-    lambda g: {"extras": nested(32)},
-    lambda g: {"extras": {"routed": np.zeros((4, 2)), "b": b"x", "n": [float("nan"), [1]]}},
-]
-
-
-@pytest.mark.parametrize("fields", NORMALISED)
-async def test_numbers_of_numpy_are_normalised(
-    fields: Fields,
-) -> None:
-    trajectory = await played(SpoiledEngine(lambda g: replace(g, **fields(g))))
-    assert trajectory.fault is None
-    assert trajectory.reward == 1.0
-    for segment in trajectory.segments:
-        assert {type(token) for token in segment.train_ids} == {int}
-        assert {type(value) for value in segment.logprobs} == {float}
 
 
 async def test_logprobs_above_zero_by_rounding_are_clamped_and_counted() -> None:
@@ -290,19 +222,6 @@ BAD = 5
 NO_RETRY = RetryBudget(max_engine_retries_per_turn=0)
 
 
-class HostileEngine(ScriptedEngine):
-    """Answers the first reply of one task with something else."""
-
-    def __init__(self, spoil: Spoil) -> None:
-        super().__init__(text_codec(), lambda context: str(context.task["word"]))
-        self._spoil = spoil
-
-    async def generate(self, request: GenerateRequest) -> Any:
-        good = await super().generate(request)
-        assert request.context is not None
-        return self._spoil(good) if request.context.task["index"] == BAD else good
-
-
 def raising(name: str) -> Spoil:
     def spoil(_good: Generation) -> Any:
         raise EXCEPTIONS[name]()
@@ -317,15 +236,11 @@ def cancel_itself(good: Generation) -> Any:
     return good
 
 
-RAISED_NAMES = (
-    "exception", "system_exit_0", "keyboard_interrupt", "cancelled", "generator_exit",
-    "stop_iteration", "base_group", "mute", "odd_text",
-)  # fmt: skip
 NONSENSE: dict[str, Spoil] = {
-    **{name: raising(name) for name in RAISED_NAMES},
+    **{name: raising(name) for name in ("system_exit_0", "cancelled", "mute", "odd_text")},
     "cancels_its_task": cancel_itself,
-    **LEDGER,
-    **ENGINE,
+    **{name: LEDGER[name] for name in ("id too long to print", "another prompt")},
+    **{name: ENGINE[name] for name in ("None", "extras 100000 deep")},
 }
 
 
@@ -334,7 +249,7 @@ def play_run(spoil: Spoil) -> list[Trajectory]:
     return play_hostile(
         collect(
             EchoEnv,
-            HostileEngine(spoil),
+            SpoiledEngine(spoil, index=BAD),
             text_codec(),
             episodes=EPISODES,
             concurrency=4,
@@ -344,7 +259,7 @@ def play_run(spoil: Spoil) -> list[Trajectory]:
     )
 
 
-@pytest.mark.parametrize("name", share(NONSENSE, of=3))
+@pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_of_an_engine_costs_its_episode_alone(name: str, tmp_path: Path) -> None:
     played = play_run(NONSENSE[name])
     assert len(played) == EPISODES

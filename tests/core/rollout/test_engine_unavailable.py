@@ -12,8 +12,9 @@ from fakes.faults import CountingEnv, World, say_turn
 from fakes.playing import collected, play_one
 from fakes.unavailable import UnavailableEngine, refused
 from fakes.virtual_time import run_virtually
+from fakes.waiting import until
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.errors import EngineFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import (
     Backoff,
@@ -43,12 +44,6 @@ def unavailable_engine(**options: Any) -> UnavailableEngine:
 async def played(engine: Any, **options: Any) -> Trajectory:
     settings: dict[str, Any] = {"retries": PICKY, "seed": 5, **options}
     return await play_one(build, engine, text_codec(), **settings)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def test_play_waits_for_an_unavailable_engine() -> None:
@@ -93,19 +88,6 @@ async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> 
     # One at a time, at least 8 ms apart, plus those in flight when it went down.
     assert engine.refusals <= 2 * (0.3 / 0.008) + 256
     assert engine.answers == 3 * 256
-
-
-@pytest.mark.slow
-async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
-    engine = unavailable_engine()
-    engine.stop()
-    tasks = [asyncio.create_task(played(engine)) for _ in range(16)]
-    await until(lambda: engine.refusals >= 20)
-    engine.refusals, engine.most_at_once = 0, 0
-    await until(lambda: engine.refusals >= 10)
-    assert engine.most_at_once == 1
-    engine.start()
-    assert [trajectory.reward for trajectory in await asyncio.gather(*tasks)] == [1.0] * 16
 
 
 async def test_fault_of_one_request_parks_no_other_episode() -> None:
@@ -167,12 +149,6 @@ async def test_engine_unavailable_s_of_zero_faults_immediately() -> None:
     assert engine.refusals == 1
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan")])
-def test_budget_refuses_a_waiting_time_below_zero(value: float) -> None:
-    with pytest.raises(ConfigurationError, match="engine_unavailable_s"):
-        RetryBudget(engine_unavailable_s=value)
-
-
 async def test_interrupt_wakes_a_parked_episode_which_can_be_resumed() -> None:
     engine, interrupt = unavailable_engine(), Interrupt()
 
@@ -219,21 +195,6 @@ async def test_deadline_of_a_parked_episode_is_a_fault_without_reward() -> None:
     assert "time ran out while engine 'scripted' was unavailable" in trajectory.fault.message
 
 
-async def test_cancelled_episode_leaves_the_queue() -> None:
-    engine = unavailable_engine()
-    engine.stop()
-    retries = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600))
-    tasks = [asyncio.create_task(played(engine, retries=retries)) for _ in range(3)]
-    await until(lambda: outage(engine) == 3)
-    known = availability_of(engine)
-    for task in tasks:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(result, asyncio.CancelledError) for result in results)
-    assert known.outage is not None
-    assert known.outage.waiting == 0
-
-
 async def test_connection_error_of_a_custom_engine_means_unavailable() -> None:
     engine = unavailable_engine()
     engine.fault = lambda: ConnectionRefusedError("port 30000")
@@ -257,18 +218,6 @@ async def test_sampled_tokens_are_the_same_with_and_without_an_outage() -> None:
     assert first.loss_mask() == second.loss_mask()
     assert stormy.answers == calm.answers == 3
     assert stormy.refusals > 0
-
-
-async def test_retry_after_of_a_fault_reaches_the_prober() -> None:
-    engine = unavailable_engine()
-    engine.fault = lambda: refused(retry_after_s=0.2)
-    engine.stop()
-    running = asyncio.create_task(played(engine))
-    await until(lambda: engine.refusals == 1)
-    await asyncio.sleep(0.1)  # QUICK alone would have tried several times
-    assert engine.refusals == 1
-    engine.start()
-    assert (await running).reward == 1.0
 
 
 # ---- the circuit breaker in front of an engine, in virtual time

@@ -1,24 +1,31 @@
 """A resumed episode continues exactly where an abort stopped it."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.branching import SUMMARY, Screens, reply
-from fakes.codecs import text_codec
+from fakes.codecs import text_codec, vision_codec
+from fakes.faults import CountingEnv, FragileEnv, ReplayEnv, World, say_turn
 from fakes.playing import play_one, resume_one
 from fakes.staged import Answering, Replayed, Staged, first, say_go
 from fakes.templates import make_codec
 
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import EnvFault, FaultKind
+from envkit.faults import FaultPlan
 from envkit.messages import text_of
 from envkit.rollout import (
     Backoff,
     EpisodeSpec,
     FinishReason,
+    GenerateRequest,
     Generation,
     Interrupt,
     Limits,
@@ -26,8 +33,18 @@ from envkit.rollout import (
     RetryBudget,
     RolloutConfig,
     Sampling,
+    ScriptedEngine,
+    resume,
 )
-from envkit.trajectory import FaultPlace, StopReason, Trajectory, check_trajectory
+from envkit.trajectory import (
+    FaultPlace,
+    StopReason,
+    Trajectory,
+    check_trajectory,
+    load,
+    save,
+    verify_file,
+)
 
 AT_ONCE = RetryBudget(max_episode_restarts=0, backoff=Backoff(initial_s=0))
 
@@ -458,3 +475,82 @@ async def test_abort_after_a_step_resumes_with_the_observation_that_is_pending(s
     assert again.messages == expected.messages
     assert [turn.purpose for turn in again.turns] == [turn.purpose for turn in expected.turns]
     assert [one.train_ids for one in again.segments] == [one.train_ids for one in expected.segments]
+
+
+SEEING = partial(Screens, images=True)
+
+
+async def with_images(turn: int, *, is_sampling: bool) -> tuple[Trajectory, ScriptedEngine]:
+    """Abort while the reply of a turn is sampled, or while the environment steps on it."""
+    codec, interrupt = vision_codec(), Interrupt()
+
+    def latency(request: GenerateRequest) -> float:
+        assert request.context is not None
+        if interrupt.reason is not None or request.context.turn != turn:
+            return 0.0
+        if is_sampling:
+            asyncio.get_running_loop().call_later(0.01, interrupt.fire)
+            return 30.0
+        interrupt.fire()
+        return 0.0
+
+    engine = ScriptedEngine(codec, say_turn, latency=latency)
+    return await play_one(SEEING, engine, codec, seed=11, interrupt=interrupt), engine
+
+
+@pytest.mark.parametrize("kind", [ReplayEnv, FragileEnv])
+async def test_resume_never_applies_a_step_key_of_an_earlier_life(kind: type[CountingEnv]) -> None:
+    world, codec, lives = World(), text_codec(), 3
+    found: Trajectory | None = None
+    for life in range(lives):
+        interrupt = Interrupt()
+
+        def latency(
+            request: GenerateRequest, at: int = life + 1, stop: Interrupt = interrupt
+        ) -> float:
+            assert request.context is not None
+            if request.context.turn == at < lives:
+                stop.fire()
+            return 0.0
+
+        player = Player(ScriptedEngine(codec, say_turn, latency=latency), codec)
+        spec, env = EpisodeSpec(seed=5, episode_id="e"), partial(kind, world, FaultPlan(0.0))
+        if found is None:
+            (found,) = await player.play(env, spec, interrupt=interrupt)
+        else:
+            (found,) = await player.resume(found, env, interrupt=interrupt)
+        await player.aclose()
+    assert found is not None
+    assert found.stop_reason is StopReason.TERMINATED, found.fault
+    assert set(world.steps.values()) == {1}
+    assert len({episode for episode, _, _ in world.steps}) == lives
+
+
+async def test_resume_continues_a_stored_trajectory(tmp_path: Path) -> None:
+    codec = vision_codec()
+    cut, engine = await with_images(2, is_sampling=True)
+    save(cut, tmp_path / "cut.jsonl")
+    (stored,) = load(tmp_path / "cut.jsonl")
+    assert not any(segment.features for segment in stored.segments)
+    whole = await resume(stored, SEEING, engine, codec)
+    assert whole.reward == 6.0
+    assert len(whole.tensors()["image_grid_thw"]) == 6
+    save(whole, tmp_path / "whole.jsonl")
+    report = verify_file(tmp_path / "whole.jsonl")
+    assert report.is_sound, report
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_resume_cancelled_before_it_starts_leaves_no_unawaited_coroutine(steps: int) -> None:
+    cut, engine = await with_images(0, is_sampling=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        task = asyncio.ensure_future(resume(cut, SEEING, engine, vision_codec()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+    assert [str(one.message) for one in caught] == []

@@ -449,6 +449,7 @@ GOOD: dict[str, Callable[[HistoryView], Any]] = {
     "equal messages": lambda view: [dict(entry) for entry in view.messages],
     "always a rewrite": lambda view: [*view.opening, message("user", f"Turn {view.turn}.")],
     "only the last": lambda view: [view.messages[-1]],
+    "the last twice": lambda view: [*view.opening, *view.messages[-2:] * 2],
     "no system prompt": lambda view: view.messages[1:],
     "reversed images": _reversed_images,
     "an image twice": lambda view: [

@@ -21,7 +21,6 @@ from fakes.policy_runs import (
     assert_history_fault,
     assert_played,
     assert_sound,
-    assert_verifies,
     run,
     setting_of,
 )
@@ -30,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.env import Capabilities, PolicyContext, Turn
-from envkit.errors import ConfigurationError, FaultKind, type_name
+from envkit.errors import ConfigurationError, FaultKind, describe, type_name
 from envkit.messages import Message, message, text_of
 from envkit.rollout import (
     EpisodeSpec,
@@ -42,7 +41,6 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.rollout.history import HistoryPolicy, history_policy
 from envkit.trajectory import StopReason
 from envkit.trajectory.sequence import branch_history
 
@@ -88,29 +86,6 @@ async def test_rewrites_fit_templates(template: str, env: type[Screens], history
     assert_sound(trajectory)
     assert trajectory.branches
     assert trajectory.reward == 6.0
-
-
-def twice(view: HistoryView) -> list[Message] | None:
-    """Show the same message object twice."""
-    if len(view.messages) < 6:
-        return None
-    return [
-        *view.opening,
-        view.messages[-2],
-        view.messages[-1],
-        view.messages[-2],
-        view.messages[-1],
-    ]
-
-
-async def test_policy_may_show_one_message_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def imported(_: str) -> HistoryPolicy:
-        return twice
-
-    monkeypatch.setattr(history_policy.__module__ + "._imported", imported)
-    trajectory = await run("mine:policy")
-    assert_sound(trajectory)
-    assert trajectory.branches
 
 
 @pytest.mark.parametrize("history", [SUMMARY, TURNS], ids=["summarise", "turns"])
@@ -165,24 +140,6 @@ async def test_context_limit_counts_each_sequence_alone(tmp_path: Path) -> None:
     longest = max(len(one.train_ids()) for one in whole.sequences())
     assert sum(len(one.train_ids()) for one in whole.sequences()) > 2 * longest
     assert_played(await shown(longest + 1), tmp_path)
-
-
-async def test_summary_that_does_not_fit_truncates_with_its_reward(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def ask(view: HistoryView) -> Question | None:
-        if view.turn != 3:
-            return None
-        return Question(
-            text="Summarise.",
-            max_tokens=20,
-            rewrite=lambda text: [*view.opening, message("user", text * 500)],
-        )
-
-    trajectory = await run(setting_of(monkeypatch, ask), limits=Limits(max_context_tokens=400))
-    assert trajectory.stop_reason is StopReason.CONTEXT_TOKENS
-    assert trajectory.reward == 3.0
-    assert_verifies(trajectory, tmp_path)
 
 
 class Tools(Screens):
@@ -397,6 +354,7 @@ class Weird(BaseException):
         Unprintable(),
         HiddenError(),
         ConfigurationError("not mine"),
+        KeyError("no such screen"),
         RecursionError("deep"),
         MemoryError(),
     ],
@@ -413,17 +371,7 @@ async def test_policy_that_raises_faults_its_episode(
 
     policy = throw if when == "policy" else ask
     trajectory = await run(setting_of(monkeypatch, policy))
-    assert_history_fault(trajectory, type_name(error), tmp_path)
-
-
-async def test_fault_of_a_policy_that_raises_says_what_was_raised(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(view: HistoryView) -> None:
-        raise KeyError("no such screen")
-
-    trajectory = await run(setting_of(monkeypatch, fail), images=True)
-    assert_history_fault(trajectory, "no such screen", tmp_path)
+    assert_history_fault(trajectory, describe(error), tmp_path)
 
 
 @pytest.mark.parametrize("when", ["policy", "rewrite"])

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.playing import play_one
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -23,14 +22,12 @@ from envkit.rollout import (
     Backoff,
     GenerateRequest,
     Generation,
-    Interrupt,
     Limits,
     RetryBudget,
     ScriptedEngine,
     play,
 )
 from envkit.tasks import Task
-from envkit.tokens import Encoded
 from envkit.trajectory import FaultPlace, StopReason, Trajectory
 from envkit.trajectory.checks import check_trajectory
 
@@ -208,16 +205,6 @@ async def test_a_crash_near_the_deadline_is_a_fault(place: str, wait_s: float) -
     assert trajectory.trained_token_count == 0
 
 
-async def test_waiting_to_retry_ends_at_the_deadline() -> None:
-    budget = RetryBudget(max_episode_restarts=3, backoff=Backoff(initial_s=30.0, maximum_s=30.0))
-    trajectory = await played(
-        lambda: SlowEnv(slow="step", then=FaultKind.TRANSIENT, wait_s=0.0), retries=budget
-    )
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert trajectory.reward is None
-    assert trajectory.trained_token_count == 0
-
-
 async def test_an_engine_that_fails_after_the_deadline_is_a_fault() -> None:
     class Failing(ScriptedEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
@@ -262,23 +249,6 @@ async def test_a_deadline_between_two_calls_is_a_truncation_with_the_rewards_so_
     assert trajectory.reward == 0.25
     assert len(trajectory.turns) == 1
     assert trajectory.trained_token_count > 0
-
-
-async def test_a_deadline_during_the_last_step_that_completes_is_not_a_fault() -> None:
-    class Blocking(AsyncEnv):
-        def __init__(self) -> None:
-            super().__init__(max_turns=5)
-
-        async def on_areset(self, task: Task) -> Turn:
-            return Turn("Begin.")
-
-        async def on_aturn(self, response_text: str) -> Turn:
-            time.sleep(2 * DEADLINE_S)  # completes, because nothing can interrupt it
-            return Turn("Done.", reward=1.0, done=True)
-
-    trajectory = await played(Blocking)
-    assert trajectory.stop_reason in (StopReason.TERMINATED, StopReason.EPISODE_TIMEOUT)
-    assert trajectory.reward == 1.0
 
 
 async def test_a_deadline_that_is_not_reached_changes_nothing() -> None:
@@ -333,25 +303,3 @@ async def test_an_episodes_deadline_is_a_fault_even_where_a_steps_truncates(plac
     declared = declaring(SlowEnv)
     trajectory = await played(lambda: declared(slow=place))
     check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace(place))
-
-
-async def test_a_deadline_between_two_turns_ends_the_episode_with_what_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    codec, interrupt, encoded = text_codec(), Interrupt(), 0
-    encode = codec.encode_observation
-
-    def late(messages: Any, **options: Any) -> Encoded:
-        nonlocal encoded
-        encoded += 1
-        if encoded == 2:
-            interrupt.fire(StopReason.EPISODE_TIMEOUT)
-        return encode(messages, **options)
-
-    monkeypatch.setattr(codec, "encode_observation", late)
-    engine = ScriptedEngine(codec, lambda context: "go")
-    trajectory = await play_one(SlowEnv, engine, codec, seed=1, interrupt=interrupt)
-    assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
-    assert trajectory.fault is None
-    assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25]
-    assert trajectory.reward == 0.5

@@ -268,8 +268,9 @@ NAN = float("nan")
 def test_budgets_refuse_nan() -> None:
     with pytest.raises(ConfigurationError, match="episode_timeout_s"):
         Limits(episode_timeout_s=NAN)
-    with pytest.raises(ConfigurationError, match="step_timeout_s"):
-        RetryBudget(step_timeout_s=NAN)
+    for name in ("step_timeout_s", "engine_unavailable_s"):
+        with pytest.raises(ConfigurationError, match=name):
+            RetryBudget(**{name: NAN})  # pyright: ignore[reportArgumentType]
 
 
 # ---- each limit of the loop at its value, one below and one above
@@ -470,5 +471,6 @@ def test_resamples_stay_within_their_budget(bad: int) -> None:
     assert trajectory.turns[0].response_text == kept
     assert trajectory.turns[0].response_tokens == len(trajectory.segments[1].train_ids)
     assert trajectory.turns[0].info["said"] == [kept]
+    assert [one["content"] for one in trajectory.messages[1::2]] == [kept, "good", "good"]
     assert len(said) == 3 + min(bad, 2)
     assert trajectory.stop_reason is StopReason.TERMINATED

@@ -2,9 +2,7 @@
 
 import asyncio
 import itertools
-import sys
 from collections import Counter
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +12,7 @@ from fakes.faults import RawEngine, say_turn
 from fakes.playing import collected
 
 from envkit.async_env import AsyncEnv
-from envkit.env import Capabilities, Env, Observation, PolicyContext, Turn
+from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.images import Image
 from envkit.rollout import (
@@ -30,7 +28,7 @@ from envkit.rollout import (
 )
 from envkit.tasks import Task
 from envkit.tokens import SanityStatus
-from envkit.trajectory import FaultPlace, SegmentKind, StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 
 class Talk(Env):
@@ -174,33 +172,6 @@ async def test_play_same_seed_and_replies_give_the_same_episode_invariant_7() ->
     assert [image.sha256 for image in first.images()] == [i.sha256 for i in second.images()]
 
 
-async def test_play_leaves_no_observation_after_the_last_reply() -> None:
-    for limits in (Limits(max_turns=2), Limits(max_response_tokens=25), Limits()):
-        trajectory = await run(Talk(), limits=limits)
-        assert trajectory.segments[-1].kind is SegmentKind.MODEL
-        assert trajectory.turns[-1].observation_tokens == 0
-
-
-async def test_play_ends_at_the_turn_limit() -> None:
-    trajectory = await run(Talk(ends=9), limits=Limits(max_turns=2))
-    assert trajectory.stop_reason is StopReason.MAX_TURNS
-    assert len(trajectory.turns) == 2
-    assert trajectory.reward == 0.5
-
-
-async def test_play_distinguishes_the_environments_own_limit() -> None:
-    trajectory = await run(Talk(ends=9, max_turns=2))
-    assert trajectory.stop_reason is StopReason.ENV_TRUNCATED
-
-
-async def test_play_ends_a_turn_that_uses_up_its_limit_without_stepping() -> None:
-    trajectory = await run(Talk(), limits=Limits(max_tokens_per_turn=2))
-    assert trajectory.stop_reason is StopReason.TURN_TOKENS
-    assert trajectory.turns[0].reward is None
-    assert trajectory.reward == 0.0
-    assert trajectory.segments[-1].finish_reason == "length"
-
-
 async def test_play_closes_a_truncated_reply_and_continues() -> None:
     codec = text_codec()
     trajectory = await run(Talk(), sampling=Sampling(max_new_tokens=2))
@@ -211,62 +182,10 @@ async def test_play_closes_a_truncated_reply_and_continues() -> None:
     assert observation.loss_mask[0] == 0
 
 
-async def test_play_never_exceeds_the_response_budget() -> None:
-    for budget in range(1, 60, 7):
-        trajectory = await run(Talk(ends=9), limits=Limits(max_response_tokens=budget))
-        used = sum(
-            len(s.train_ids) for s in trajectory.segments if s.kind is not SegmentKind.PROMPT
-        )
-        assert used <= budget
-        assert trajectory.stop_reason is StopReason.RESPONSE_TOKENS
-
-
-async def test_play_response_budget_does_not_count_the_prompt() -> None:
-    trajectory = await run(Talk(ends=1), limits=Limits(max_response_tokens=20))
-    assert len(trajectory.train_ids()) > 20
-    assert trajectory.stop_reason is StopReason.TERMINATED
-
-
-async def test_play_ends_before_the_context_overflows() -> None:
-    prompt = len((await run(Talk())).segments[0].train_ids)
-    trajectory = await run(Talk(ends=9), limits=Limits(max_context_tokens=prompt + 30))
-    assert trajectory.stop_reason is StopReason.CONTEXT_TOKENS
-    assert len(trajectory.train_ids()) <= prompt + 30
-
-
 async def test_play_ends_before_an_image_too_many() -> None:
     trajectory = await run(Talk(pictures=True), limits=Limits(max_images=2))
     assert trajectory.stop_reason is StopReason.MAX_IMAGES
     assert len(trajectory.images()) == 2
-
-
-async def test_play_asks_the_environment_to_shorten_an_observation() -> None:
-    class Long(Talk):
-        def on_turn(self, response_text: str) -> Turn:
-            return Turn("word " * 500, done=self.turn >= 1)
-
-        def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-            return {**observation, "text": "(cut)"}
-
-    prompt = len((await run(Talk())).segments[0].train_ids)
-    trajectory = await run(Long(), limits=Limits(max_context_tokens=prompt + 80))
-    assert trajectory.stop_reason is StopReason.TERMINATED
-    assert any(message["content"] == "(cut)" for message in trajectory.messages)
-
-
-async def test_play_masks_a_prompt_that_the_engine_saw_otherwise() -> None:
-    class Deaf(ScriptedEngine):
-        async def generate(self, request: GenerateRequest) -> Generation:
-            generation = await super().generate(request)
-            return replace(generation, prompt_tokens=request.train_length - 1)
-
-    codec = text_codec()
-    trajectory = await play(Talk(), Deaf(codec, say_turn), codec, seed=1)
-    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
-    assert trajectory.reward is None
-    assert not any(trajectory.loss_mask())
-    assert trajectory.fault is not None
-    assert "images were dropped" in trajectory.fault.message
 
 
 async def test_play_refuses_a_sampled_placeholder() -> None:
@@ -292,63 +211,6 @@ async def test_play_refuses_raw_logprobs_at_another_temperature() -> None:
     with pytest.raises(ConfigurationError, match="temperature 1"):
         await play(Talk(), engine, codec, sampling=Sampling(temperature=0.5))
     assert (await play(Talk(), engine, codec)).fault is None
-
-
-async def test_play_resamples_a_reply_that_did_not_parse_without_recording_it() -> None:
-    replies = iter(["bad one", "good", "good", "good"])
-
-    def policy(context: PolicyContext) -> str:
-        return next(replies)
-
-    trajectory = await run(Talk(), policy, retries=RetryBudget(resample_on_parse_error=1))
-    assert trajectory.turns[0].resamples == 1
-    assert trajectory.turns[0].response_text == "good"
-    assert trajectory.reward == 0.75
-    texts = [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
-    assert texts == ["good", "good", "good"]
-
-
-class Wrong(Talk):
-    def step(self, action: str) -> Any:
-        return "an observation"
-
-
-class Poisonous(Talk):
-    def on_turn(self, response_text: str) -> Turn:
-        return Turn("x", reward=float("nan"))
-
-
-class Buggy(Talk):
-    def on_turn(self, response_text: str) -> Turn:
-        raise KeyError("oops")
-
-
-class Leaving(Talk):
-    def on_turn(self, response_text: str) -> Turn:
-        sys.exit(0)
-
-
-@pytest.mark.parametrize(
-    ("env", "text"),
-    [
-        (Wrong, "Wrong.step must return"),
-        (Poisonous, "finite number"),
-        (Buggy, "KeyError"),
-        (Leaving, "SystemExit"),
-    ],
-)
-async def test_play_turns_an_environments_failure_into_a_fault_without_reward(
-    env: type[Talk], text: str
-) -> None:
-    trajectory = await run(env())
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert trajectory.reward is None
-    assert not any(trajectory.loss_mask())
-    fault = trajectory.fault
-    assert fault is not None
-    assert (fault.where, fault.kind) == (FaultPlace.STEP, FaultKind.PERMANENT)
-    assert text in fault.message
-    assert "Traceback" in (fault.traceback or "")
 
 
 async def test_play_never_blocks_the_event_loop_invariant_11() -> None:

@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import EchoEnv, register_toys
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import ConfigurationError, FaultKind, UnknownNameError
 from envkit.registration import register
@@ -18,13 +16,14 @@ from envkit.rollout import (
     EnvSource,
     EpisodeRequest,
     EpisodeSpec,
-    GroupStart,
     Interrupt,
     Limits,
     Player,
+    Sampling,
     ScriptedEngine,
     play_through,
 )
+from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.tokens import load_codec
 from envkit.trajectory import StopReason, Trajectory, whole_row
 
@@ -53,8 +52,7 @@ LONE = EnvSource("toy-lone-v0")
 @pytest.fixture(autouse=True)
 def _registered() -> None:
     register_toys()
-    if "envkit/toy-lone-v0" not in gymnasium.registry:
-        register("toy-lone-v0", LoneEnv)
+    register("toy-lone-v0", LoneEnv)
     LoneEnv.built.clear()
 
 
@@ -103,20 +101,10 @@ async def test_player_names_an_unknown_environment(player: Player) -> None:
             await player.play(EnvSource("toy-lon-v0"))
 
 
-async def test_player_starts_a_group_from_one_observation(player: Player) -> None:
-    start = GroupStart()
-    (one,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start))
-    (other,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start, member=1))
-    assert one.initial_observation_hash == other.initial_observation_hash == start.expected
-    spec = EpisodeSpec(task={"word": "unheard"}, group_start=start)
-    (astray,) = await player.play(LONE, spec)
-    assert astray.stop_reason is StopReason.ENV_FAULT
-
-
 async def test_player_takes_limits_for_one_episode() -> None:
     made = Player(ScriptedEngine(text_codec(), lambda _: "wrong"), text_codec())
     try:
-        (short,) = await made.play(LONE, limits=Limits(max_turns=1))
+        (short,) = await made.play(LONE, EpisodeSpec(limits=Limits(max_turns=1)))
         assert short.stop_reason is StopReason.MAX_TURNS
         (whole,) = await made.play(LONE)
         assert len(whole.turns) == 3
@@ -157,74 +145,56 @@ async def test_player_refuses_to_resume_what_was_not_aborted(player: Player) -> 
         await player.resume(finished, LONE)
 
 
-class Restless:
-    """A server that aborts the first requests, as while it gets new weights."""
+class Restless(Player):
+    """A player whose server aborts the first requests, as while it gets new weights."""
 
-    def __init__(self, player: Player, aborts: int) -> None:
-        self.player, self.aborts, self.resumed = player, aborts, 0
+    aborts = 0
+    resumed = 0
 
-    async def play(self, earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-        interrupt = Interrupt()
+    async def play_spec(
+        self, env: AnyEnv | EnvFactory, spec: EpisodeSpec, interrupt: Interrupt
+    ) -> tuple[Trajectory, ...]:
         if self.aborts:
             self.aborts -= 1
             interrupt.fire()
-        if earlier is None:
-            return await self.player.play(LONE, EpisodeSpec(seed=3), interrupt=interrupt)
-        self.resumed += 1
-        return await self.player.resume(earlier, LONE, interrupt=interrupt)
+        self.resumed += spec.earlier is not None
+        return await super().play_spec(env, spec, interrupt)
 
 
-async def test_play_through_resumes_past_the_aborts_of_a_server(player: Player) -> None:
-    restless = Restless(player, aborts=2)
-    (played,), aborts = await play_through(player, restless.play, max_aborts=2)
-    (alone,) = await player.play(LONE, EpisodeSpec(seed=3))
-    assert (played.stop_reason, aborts, restless.resumed) == (StopReason.TERMINATED, 2, 2)
+@pytest.fixture
+async def restless() -> AsyncGenerator[Restless]:
+    engine = ScriptedEngine(text_codec(), lambda context: str(context.task["word"]))
+    made = Restless(engine, text_codec())
+    yield made
+    await made.aclose()
+
+
+async def test_play_through_resumes_past_the_aborts_of_a_server(restless: Restless) -> None:
+    spec = EpisodeSpec(seed=3, sampling=Sampling(max_new_tokens=1))
+    restless.aborts = 2
+    (played,), aborts = await play_through(restless, LONE, spec, max_aborts=2)
+    assert (aborts, restless.resumed) == (2, 2)
+    (alone,) = await restless.play(LONE, spec)
+    assert played.stop_reason is alone.stop_reason
+    assert played.turns[0].response_tokens == 1, "a resumed episode keeps its own sampling"
     assert whole_row(played, filler_id=0) == whole_row(alone, filler_id=0)
 
 
-async def test_play_through_fails_with_a_transient_fault(player: Player) -> None:
-    (played,), aborts = await play_through(player, Restless(player, aborts=9).play, max_aborts=1)
+async def test_play_through_fails_with_a_transient_fault(restless: Restless) -> None:
+    restless.aborts = 9
+    (played,), aborts = await play_through(restless, LONE, EpisodeSpec(seed=3), max_aborts=1)
     assert (played.stop_reason, aborts) == (StopReason.ENGINE_FAULT, 2)
     assert played.reward is None
     assert played.fault is not None
     assert played.fault.kind is FaultKind.TRANSIENT
 
 
-async def test_play_through_returns_what_the_caller_stopped(player: Player) -> None:
-    restless = Restless(player, aborts=9)
+async def test_play_through_returns_what_the_caller_stopped(restless: Restless) -> None:
+    restless.aborts = 9
     (played,), aborts = await play_through(
-        player, restless.play, max_aborts=4, is_stopped=lambda: True
+        restless, LONE, EpisodeSpec(seed=3), max_aborts=4, is_stopped=lambda: True
     )
     assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)
-
-
-class _Strict(EchoEnv):
-    def __init__(self, *, level: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.level = level + 0
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"level": 1, "no_such": 2}, {"levle": 1}])
-@pytest.mark.slow
-def test_player_refuses_arguments_that_an_environment_does_not_take(
-    kwargs: dict[str, Any],
-) -> None:
-    if "envkit/strict-settings-v0" not in gymnasium.registry:
-        envkit.register("strict-settings-v0", entry_point=_Strict)
-
-    async def play() -> None:
-        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
-        engine = ScriptedEngine(codec, lambda context: "ok")
-        player = Player(engine, codec)
-        try:
-            await player.play(
-                EpisodeRequest(env_id="strict-settings-v0", env_kwargs=kwargs).factory()
-            )
-        finally:
-            await player.aclose()
-
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
-        asyncio.run(play())
 
 
 class _Careless(EchoEnv):
@@ -234,8 +204,7 @@ class _Careless(EchoEnv):
 
 
 def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
-    if "envkit/careless-settings-v0" not in gymnasium.registry:
-        envkit.register("careless-settings-v0", entry_point=_Careless)
+    register("careless-settings-v0", entry_point=_Careless)
 
     async def play() -> Any:
         codec = load_codec(tiny_model_dir("qwen2_5_vl"))

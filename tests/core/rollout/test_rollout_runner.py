@@ -16,7 +16,7 @@ from fakes.hostile_runs import no_file_longer_than
 from fakes.playing import collected
 
 from envkit.env import Capabilities, Turn
-from envkit.errors import ConfigurationError, StorageError, UnknownNameError
+from envkit.errors import ConfigurationError, StorageError
 from envkit.faults import FaultPlan
 from envkit.rollout import (
     Engine,
@@ -67,23 +67,6 @@ async def test_collect_starts_group_members_from_one_state() -> None:
         starts[trajectory.group_id].add(trajectory.initial_observation_hash)
     assert all(len(hashes) == 1 for hashes in starts.values())
     assert len(set.union(*starts.values())) == 3
-
-
-async def test_collect_faults_a_member_that_starts_elsewhere() -> None:
-    class Random(CountingEnv):
-        starts = 0
-
-        def on_reset(self, task: Task) -> Turn:
-            type(self).starts += 1
-            return Turn(f"start {type(self).starts}")
-
-    world = World()
-    trajectories = await gather(
-        world, episodes=3, group_size=3, env=lambda: Random(world, FaultPlan(0.0))
-    )
-    faulted = [t for t in trajectories if t.is_faulted]
-    assert len(faulted) == 2
-    assert all("a different observation" in t.fault.message for t in faulted if t.fault)
 
 
 async def test_collect_gives_the_same_tasks_at_any_concurrency() -> None:
@@ -236,7 +219,7 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
     ("options", "text"),
     [
         ({"episodes": 0}, "episodes must be at least 1"),
-        ({"episodes": 5, "group_size": 2}, "multiple of group_size"),
+        ({"episodes": 5, "group_size": 2}, "multiple of the group size"),
         ({"episodes": 4, "concurrency": 0}, "concurrency"),
         ({"episodes": 4, "tasks": [{}]}, "as many tasks"),
         ({"episodes": 4, "env_kwargs": {"x": 1}}, "env_kwargs"),
@@ -245,11 +228,6 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
 async def test_collect_refuses_numbers_that_do_not_fit(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         await gather(World(), **options)
-
-
-async def test_collect_suggests_the_nearest_environment() -> None:
-    with pytest.raises(UnknownNameError, match=r"geo3k-v0"):
-        await gather(World(), env="geo3k-v00", episodes=1)
 
 
 THIRD_RESET = FaultPlan(schedule={("reset", 3, 1): "transient"})

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from fakes.hostile_runs import (
     check_refused,
     check_whole,
     cut_after,
-    no_file_longer_than,
     register_dialogue,
     resume,
     rollout,
 )
+from fakes.matrix import share
 from fakes.trajectories import Reply, build
 
 import envkit.cli.run_rollout as running
@@ -173,17 +174,6 @@ def test_a_run_interrupted_at_any_stage_before_an_episode_leaves_nothing(
         pass
 
 
-def test_a_full_disk_before_the_first_episode_keeps_a_run_that_can_be_resumed() -> None:
-    with no_file_longer_than(3_000):
-        shown = rollout()
-    assert shown.code == 1
-    assert f"--resume {RUN}" in shown.err
-    assert PLAN.stat().st_size > 0
-    assert ROWS.read_bytes() == b""
-    assert resume().code == 0
-    check_whole()
-
-
 @pytest.mark.parametrize("mode", ["new", "overwrite"])
 def test_no_space_for_the_first_episode_keeps_a_run_that_can_be_resumed(
     monkeypatch: pytest.MonkeyPatch, mode: str
@@ -202,17 +192,6 @@ def test_no_space_for_the_first_episode_keeps_a_run_that_can_be_resumed(
     assert f"--resume {RUN}" in shown.err
     assert resume().code == 0
     check_whole()
-
-
-def test_no_space_for_the_settings_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise StorageError("cannot write run.json: No space left on device")
-
-    monkeypatch.setattr("envkit.rollout.run_settings.replace_file", full)
-    shown = rollout()
-    assert shown.code == 1
-    assert "--resume" not in shown.err
-    assert not RUN.exists()
 
 
 def test_the_folder_is_held_until_the_report_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,9 +423,9 @@ CAUSES: dict[str, tuple[Callable[[Patch], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 14])
-@pytest.mark.parametrize("is_rescued", [True, False])
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize(
+    ("cause", "is_rescued", "at"), share(product(CAUSES, [True, False], [0, 14]), of=3)
+)
 def test_error_says_what_happened_to_every_episode(
     cause: str, is_rescued: bool, at: int, monkeypatch: Patch
 ) -> None:

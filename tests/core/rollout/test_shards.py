@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from fakes.command import run_envkit
-from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +17,7 @@ from envkit.trajectory import Trajectory, load
 _WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
-    monkeypatch.chdir(tmp_path)
-    register_toys()
+pytestmark = pytest.mark.usefixtures("toys_here")
 
 
 def play(*options: object, out: str) -> tuple[Trajectory, ...]:
@@ -145,15 +141,6 @@ def test_more_shards_than_groups_is_wrong_usage() -> None:
     )
     assert shown.code == 2
     assert "got 4 shards of 3 groups" in shown.err
-
-
-def test_tail_that_cuts_is_refused_for_shards() -> None:
-    shown = run_envkit(
-        "rollout", "toy-echo-v0", "--policy", "oracle", "-n", 6, "--shard", "0/2",
-        "--set", "tail.then=drop", "--set", "tail.oversample=1.5",
-    )  # fmt: skip
-    assert shown.code == 2
-    assert "'drop' decides over the whole run" in shown.err
 
 
 def test_run_in_python_refuses_what_a_shard_cannot_play() -> None:

@@ -13,7 +13,7 @@ from envkit.errors import EnvFault, FaultKind
 from envkit.reply import Reply
 from envkit.rollout import Interrupt
 from envkit.rollout.host import StepDeadlineError
-from envkit.rollout.recovery import Attempt, CutFault, EpisodeLostError, RecoveringEnv, end_session
+from envkit.rollout.recovery import CutFault, EpisodeLostError, RecoveringEnv, end_session
 from envkit.tasks import Task
 
 RECOVERABLE = [CountingEnv, ReplayEnv, SavedEnv]
@@ -381,11 +381,12 @@ async def test_end_of_the_episode_cuts_a_call_and_forgets_it() -> None:
 
 
 async def test_episode_leaves_no_interrupt_behind() -> None:
-    interrupt, found = Interrupt(), list[Interrupt]()
+    interrupt, found, started = Interrupt(), list[Interrupt](), set[float]()
 
-    async def play(attempt: Attempt) -> None:
-        found.append(attempt.interrupt)
-        assert interrupt._children == {attempt.interrupt}
+    async def play(env: RecoveringEnv) -> None:
+        found.append(env.interrupt)
+        started.add(env.started)
+        assert interrupt._children == {env.interrupt}
         if len(found) == 1:
             raise EpisodeLostError("lost")
 
@@ -393,6 +394,7 @@ async def test_episode_leaves_no_interrupt_behind() -> None:
         await played(host, budget(), play, interrupt=interrupt)
     assert len(found) == 2
     assert found[0] is found[1], "restarts share the deadline of their episode"
+    assert len(started) == 1, "and its start"
     assert interrupt._children == set()
 
 

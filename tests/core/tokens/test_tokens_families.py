@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,6 @@ NUMPY_OF_TORCH = pytest.mark.filterwarnings("ignore:__array__ implementation:Dep
 
 def see(*images: Image) -> list[Any]:
     return [{"role": "user", "content": [{"type": "image", "image": one} for one in images]}]
-
-
-def _text(said: str) -> dict[str, str]:
-    return {"type": "text", "text": said}
 
 
 def picture(width: int, height: int = 60) -> Image:
@@ -148,64 +143,6 @@ def test_load_codec_names_torchvision_where_the_processor_needs_it(tmp_path: Pat
     (tmp_path / "processor_config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(TemplateError, match=r"Lfm2VlProcessor.*install torchvision"):
         load_codec(tmp_path).encode_prompt(see(picture(50)))
-
-
-class _Moody:
-    """A processor whose image tokens depend on all images of a call."""
-
-    image_processor = None
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.image_token_id = tokenizer, None
-
-    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
-        del options
-        expanded = text[0].replace("<image>", "<image>" * len(images) ** 2)
-        ids = self.tokenizer.encode(expanded, add_special_tokens=False)
-        return {"input_ids": [ids], "pixel_values": np.zeros((len(images), 3))}
-
-
-class _Prefixed(_Moody):
-    """A processor that starts every text with a token of its own, like a beginning of text."""
-
-    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
-        output = super().__call__(text=[f"<IMG_ROW>{text[0]}"], images=images[:1], **options)
-        return {**output, "pixel_values": np.zeros((len(images), 3))}
-
-
-class _Spacing(_Moody):
-    """A processor that puts a space between an image and a word behind it, as Idefics2 does."""
-
-    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
-        del options
-        spaced = re.sub(r"<image>(?=[^\s<])", "<image> ", text[0])
-        ids = self.tokenizer.encode(spaced, add_special_tokens=False)
-        return {"input_ids": [ids], "pixel_values": np.zeros((len(images), 3))}
-
-
-class _Broken(_Moody):
-    """A processor that fails on every image."""
-
-    def __call__(self, **inputs: Any) -> Any:
-        raise ValueError("no kernel")
-
-
-@pytest.mark.parametrize(
-    ("kind", "part"),
-    [(_Moody, "depend on earlier"), (_Prefixed, "depend on earlier"), (_Broken, "no kernel")],
-)
-def test_codec_refuses_a_processor_that_it_cannot_prove(kind: Any, part: str) -> None:
-    codec = ChatCodec(kind(load_tokenizer(BY_NAME["Ovis2"])))
-    with pytest.raises(TemplateError, match=f"{kind.__name__} is not supported: .*{part}"):
-        codec.encode_prompt(see(picture(50)))
-
-
-def test_codec_expands_text_where_a_processor_reads_what_follows_an_image() -> None:
-    codec = ChatCodec(_Spacing(load_tokenizer(BY_NAME["Ovis2"])))
-    said: Any = [{"role": "user", "content": [*see(picture(50))[0]["content"], _text("word")]}]
-    encoded = codec.encode_observation(said, sampled_ids=(), history=see(picture(60)))
-    assert codec.image_rules().expansion is Expansion.TEXT
-    assert "<image>\nword" in codec.decode_all(encoded.train_ids)
 
 
 def test_codec_says_which_image_its_processor_refuses() -> None:

@@ -1,6 +1,7 @@
 """What transformers would give, without it: templates, ids, image tokens and tensors."""
 
 import json
+import random
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 from fakes.matrix import share
 from fakes.processes import run_python
 from fakes.templates import SPECS, load_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image as PilImage
+from tokenizers import Tokenizer
 
 import envkit
 from envkit import Env
@@ -21,6 +25,7 @@ from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.light import LightTokenizer, Qwen2VLImages, load_light
 from envkit.tokens.loading import read_json
 from envkit.tokens.template import ChatTemplate, template_text
+from envkit.tokens.vocabulary import read_vocabulary
 
 SEEING = Path(str(files("envkit_transformers"))) / "models" / "seeing"
 TEXTS = (
@@ -69,15 +74,7 @@ def test_light_tokenizer_encodes_and_decodes_as_transformers_does(text: str, ful
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "qwen2.5",
-        "smollm2",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gpt-oss", "llama3.2", "mistral-nemo", "phi3")
-        ),
-    ],
+    "name", share(["qwen2.5", "gpt-oss", "llama3.2", "smollm2", "mistral-nemo", "phi3"], of=3)
 )
 def test_light_tokenizer_reads_real_models_as_transformers_does(name: str) -> None:
     full = load_tokenizer(name)
@@ -102,12 +99,16 @@ def test_light_tokenizer_has_the_facts_that_a_codec_reads(full: Any) -> None:
     assert tokenizer.chat_template == full.chat_template
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_light_images_are_the_bits_of_transformers(size: tuple[int, int]) -> None:
+@pytest.fixture(scope="module")
+def theirs() -> Any:
     from transformers import AutoImageProcessor
 
     loader: Any = AutoImageProcessor
-    theirs = loader.from_pretrained(str(SEEING), backend="pil")
+    return loader.from_pretrained(str(SEEING), backend="pil")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_light_images_are_the_bits_of_transformers(size: tuple[int, int], theirs: Any) -> None:
     noise = np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     picture = PilImage.fromarray(noise)
     expected = theirs(images=[picture, picture], return_tensors="np")
@@ -271,3 +272,119 @@ def test_lazy_codec_has_images_however_the_processor_was_saved(tmp_path: Path) -
     assert load_codec(folder, lazy_features=True).encode_prompt(prompt).train_ids == (
         expected.train_ids
     )
+
+
+FILE = Path(str(files("envkit_transformers"))) / "models" / "seeing" / "tokenizer.json"
+DATA: dict[str, Any] = json.loads(FILE.read_text())
+OURS = read_vocabulary(FILE)
+THEIRS: Any = Tokenizer.from_file(str(FILE))
+PIECES = [
+    *sorted({THEIRS.decode([number]) for number in range(256, len(DATA["model"]["vocab"]))}),
+    *(token["content"] for token in DATA["added_tokens"]),
+    *"AZ09 '\n\t_-.",
+    "  ",
+    "'s",
+    "'re",
+    "é",
+    "½",
+    "世",
+    "\u0301",
+    "\x00",
+    "\u00a0",
+]
+
+
+def encoded(text: str) -> list[int]:
+    return OURS.encode(text, add_special_tokens=False)
+
+
+def expected(text: str) -> list[int]:
+    return THEIRS.encode(text, add_special_tokens=False).ids
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_vocabulary_encodes_as_tokenizers_does(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert encoded(text) == expected(text)
+    assert OURS.encode(text, add_special_tokens=True) == THEIRS.encode(text).ids
+
+
+@given(st.lists(st.integers(0, len(OURS) + 3), max_size=40), st.booleans())
+def test_vocabulary_decodes_as_tokenizers_does(ids: list[int], skips: bool) -> None:
+    """Single bytes of a character become a replacement character, and unknown ids nothing."""
+    assert OURS.decode(ids, skip_special_tokens=skips) == THEIRS.decode(
+        ids, skip_special_tokens=skips
+    )
+
+
+@pytest.mark.slow
+def test_vocabulary_encodes_every_character_as_tokenizers_does() -> None:
+    for code in (*range(0xD800), *range(0xE000, 0x110000)):
+        one = chr(code)
+        text = f"a{one}b {one}  {one}{one}A"
+        assert encoded(text) == expected(text), hex(code)
+
+
+@pytest.mark.slow
+def test_vocabulary_encodes_a_hundred_thousand_mixtures_as_tokenizers_does() -> None:
+    rng = random.Random(7)
+    for _ in range(100_000):
+        text = "".join(rng.choices(PIECES, k=rng.randint(1, 40)))
+        assert encoded(text) == expected(text), text
+
+
+def test_vocabulary_has_the_facts_of_tokenizers() -> None:
+    assert len(OURS) == THEIRS.get_vocab_size(with_added_tokens=True)
+    for name in (*THEIRS.get_vocab(), "no such token"):
+        assert OURS.id_of(name) == THEIRS.token_to_id(name)
+    assert OURS.added == {token["content"]: token["id"] for token in DATA["added_tokens"]}
+
+
+@pytest.mark.parametrize("change", ["merge", "word", "added"])
+def test_vocabulary_of_a_changed_file_comes_from_tokenizers(change: str, tmp_path: Path) -> None:
+    """tiktoken could give other ids, so a changed file must not be taken for envkit's own."""
+    data = json.loads(FILE.read_text())
+    if change == "merge":
+        data["model"]["merges"].reverse()
+    elif change == "word":
+        data["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a-c]"
+    else:
+        data["added_tokens"][-1]["lstrip"] = True
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(data))
+    theirs: Any = Tokenizer.from_file(str(file))
+    ours = read_vocabulary(file)
+    for text in (" the task  ends", *(f"  {token['content']} a" for token in data["added_tokens"])):
+        assert ours.encode(text, add_special_tokens=False) == theirs.encode(text).ids
+
+
+_UNTOKENIZED = """
+import sys
+from pathlib import Path
+sys.modules["tokenizers"] = None
+from envkit.tokens.vocabulary import read_vocabulary
+own, other = map(Path, sys.argv[1:])
+print(read_vocabulary(own).encode("move K7", add_special_tokens=False))
+try:
+    read_vocabulary(other)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_vocabulary_needs_tokenizers_for_other_models_only(tmp_path: Path) -> None:
+    file = tmp_path / "model" / "tokenizer.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({**DATA, "normalizer": {"type": "NFC"}}))
+    own, other = run_python("-c", _UNTOKENIZED, FILE, file).splitlines()
+    assert json.loads(own) == expected("move K7")
+    assert other.startswith(MissingDependencyError.__name__)
+    assert "envkit-rl[hf]" in other
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 3}', '{"model": {"type": "BPE"}}'])
+def test_vocabulary_of_a_damaged_file_is_one_clear_error(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"tokenizer\.json"):
+        read_vocabulary(file)

@@ -11,7 +11,7 @@ from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.tokens import Encoded, SanityMode, SanityReport, SanityStatus
 from envkit.tokens.rules import RoleRule
-from envkit.tokens.sanity import WholeImages, check_delta
+from envkit.tokens.sanity import LastReply, WholeImages, check_delta
 from envkit.tokens.template import ChatTemplate
 from envkit.tokens.writer import PLAIN_REPLY
 
@@ -64,18 +64,15 @@ def check(
         closer_id=identity(closer),
         closer_is_stop=True,
     )
-    return check_delta(
-        template,
-        lambda: [*history, *observed],
-        encoded,
-        reply=len(history) - 1,
-        rule=rule,
-        tools=tools,
+    reply = LastReply(
+        index=len(history) - 1,
         sampled_ids=sampled,
+        rule=rule,
         stop_ids=frozenset(stops),
         adds_closer=adds,
-        process=process,
     )
+    conversation = [*history, *observed]
+    return check_delta(template, lambda: conversation, encoded, reply, tools=tools, process=process)
 
 
 @pytest.mark.parametrize(

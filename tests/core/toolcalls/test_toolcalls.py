@@ -55,50 +55,17 @@ VALUES = st.recursive(
 ARGUMENTS = st.dictionaries(PLAIN_TEXT, VALUES, max_size=4)
 NAMES = st.from_regex(r"[A-Za-z_][\w.-]{0,20}", fullmatch=True).filter(str.isascii)
 FRAGMENTS = st.lists(
-    st.sampled_from(
-        [
-            "<tool_call>",
-            "</tool_call>",
-            "<function=f>",
-            "<function=",
-            "</function>",
-            "<parameter=a>",
-            "</parameter>",
-            "<arg_key>",
-            "</arg_key>",
-            "<arg_value>",
-            "</arg_value>",
-            "<|python_tag|>",
-            "[TOOL_CALLS]",
-            "[ARGS]",
-            "[CALL_ID]x",
-            "<search>",
-            "</search>",
-            "</think>",
-            '{"name": "f", "arguments": {"a": 1}}',
-            '{"name": "f", "parameters": {}}',
-            '{"name": {}}',
-            '"',
-            "'",
-            "\\",
-            "{",
-            "}",
-            "[",
-            "]",
-            ",",
-            ":",
-            ";",
-            "NaN",
-            "-",
-            "1e999",
-            "\ud800",
-            " \n",
-            "f",
-        ]
-    )
+    st.sampled_from([
+        "<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>",
+        "<parameter=a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+        "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]x", "<search>", "</search>",
+        "</think>", '{"name": "f", "arguments": {"a": 1}}', '{"name": "f", "parameters": {}}',
+        '{"name": {}}', '"', "'", "\\", "{", "}", "[", "]", ",", ":", ";", "NaN", "-", "1e999",
+        "\ud800", " \n", "f",
+    ])
     | st.text(max_size=5),
     max_size=30,
-).map("".join)
+).map("".join)  # fmt: skip
 
 
 def hermes(arguments: dict[str, Any], name: str = "f") -> str:

@@ -187,7 +187,7 @@ def test_a_wrong_place_says_why(folder: Path, place: str, sentence: str) -> None
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ("{", "is not valid JSON"),
+        ("{", "as JSON"),
         ("[]", "must be a mapping, got list"),
         ({}, "needs 'tools'"),
         ({"tools": "tools.py"}, "'tools' must be list"),
@@ -208,7 +208,7 @@ def test_a_wrong_configuration_says_why(folder: Path, config: Any, sentence: str
 
 
 def test_broken_yaml_says_why(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not valid YAML"):
+    with pytest.raises(ConfigurationError, match="as YAML"):
         load_tools(write(folder, "tools: [", "set.yml"))
 
 

@@ -1,8 +1,9 @@
-"""Trajectory files: what is written comes back, whole or not at all."""
+"""Trajectory files: what is written comes back exactly, whole or not at all."""
 
 import json
 import math
-import shutil
+import pickle
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,27 +13,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.boundaries import at_limit
 from fakes.processes import run_python
 from fakes.trajectories import build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envkit_conformance
-from envkit.errors import ConfigurationError, ImageError, StorageError
+from envkit.errors import ConfigurationError, ImageError, LedgerFault, StorageError
 from envkit.images import Image
 from envkit.trajectory import (
+    Segment,
+    SegmentKind,
     StopReason,
     Trajectory,
     TrajectoryWriter,
     certify,
     load,
     read_index,
-    read_lines,
     read_trajectories,
     save,
     verify_file,
 )
-from envkit.trajectory.storage import Mode
+from envkit.trajectory.segment import column_of
 
 
 def _same(left: object, right: object) -> bool:
@@ -225,38 +228,6 @@ def test_writer_says_why_a_directory_cannot_be_made(tmp_path: Path) -> None:
         TrajectoryWriter(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("kept", [1, 40, -2])
-def test_writer_cuts_an_unfinished_line_off_before_it_appends(tmp_path: Path, kept: int) -> None:
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-        writer.write(example(1))
-    file = tmp_path / "trajectories.jsonl"
-    first, second = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(first + second[:kept])
-    *whole, cut = read_lines(file)
-    assert [line.trajectory for line in whole] == [example(0)]
-    assert cut.is_cut
-    assert cut.line == 2
-    with pytest.raises(StorageError, match="line 2 is cut off"):
-        load(file)
-    assert list(read_trajectories(file, skip_cut_line=True)) == [example(0)]
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        assert writer.cut_bytes == len(second[:kept])
-        writer.write(example(2))
-    assert load(tmp_path) == (example(0), example(2))
-
-
-def test_writer_appends_after_a_whole_line_that_lost_its_newline(tmp_path: Path) -> None:
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-    file = tmp_path / "trajectories.jsonl"
-    file.write_bytes(file.read_bytes().rstrip())
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        assert writer.cut_bytes == 0
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
 def test_writer_is_safe_to_share_between_threads(tmp_path: Path) -> None:
     def write(writer: TrajectoryWriter, thread: int) -> None:
         for number in range(8):
@@ -328,35 +299,6 @@ def test_storage_writes_the_same_bytes_as_the_version_that_made_the_recordings(
     assert writer.path.read_bytes() == (folder / "trajectories.jsonl").read_bytes()
 
 
-def test_writer_refuses_a_second_one_and_keeps_the_first(tmp_path: Path) -> None:
-    modes: tuple[Mode, ...] = ("create", "append", "overwrite")
-    with TrajectoryWriter(tmp_path) as writer:
-        writer.write(example(0))
-        for mode in modes:
-            with pytest.raises(StorageError, match="is being written by another writer"):
-                TrajectoryWriter(tmp_path, mode=mode)
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
-def test_writer_that_was_refused_holds_no_lock(tmp_path: Path) -> None:
-    save(example(0), tmp_path / "trajectories.jsonl")
-    with pytest.raises(StorageError, match="already holds trajectories"):
-        TrajectoryWriter(tmp_path)
-    with TrajectoryWriter(tmp_path, mode="append") as writer:
-        writer.write(example(1))
-    assert load(tmp_path) == (example(0), example(1))
-
-
-def test_writer_says_that_its_file_was_deleted(tmp_path: Path) -> None:
-    with TrajectoryWriter(tmp_path / "run") as writer:
-        writer.write(example(0))
-        shutil.rmtree(tmp_path / "run")
-        with pytest.raises(StorageError, match=r"trajectories\.jsonl was deleted while"):
-            writer.write(example(1))
-        assert not (tmp_path / "run").exists()
-
-
 def test_prepared_trajectory_is_not_written_before_it_is_appended(tmp_path: Path) -> None:
     with TrajectoryWriter(tmp_path) as writer:
         prepared = writer.prepare(example(0))
@@ -408,3 +350,95 @@ def test_index_reads_lines_of_another_writer_and_leaves_a_torn_one_out(tmp_path:
     file.write_bytes(b'{"schema": 1}\n' + whole)
     with pytest.raises(StorageError, match=r"line 1 cannot be read: episode_id is missing"):
         list(read_index(tmp_path))
+
+
+IDS = st.integers(0, 2**63 - 1) | st.integers(0, 200_000) | at_limit(2**31)
+LOGPROBS = st.floats(max_value=0.0) | st.floats(max_value=0.0, width=32)
+
+
+def reply(ids: list[int], logprobs: list[float], mask: list[int] | None = None) -> Segment:
+    return Segment(
+        kind=SegmentKind.MODEL,
+        turn=0,
+        wire_ids=ids,
+        train_ids=ids,
+        loss_mask=mask,
+        logprobs=logprobs,
+    )
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> tuple[list[int], list[float], list[int]]:
+    ids = draw(st.lists(IDS, max_size=8))
+    count = len(ids)
+    logprobs = draw(st.lists(LOGPROBS, min_size=count, max_size=count))
+    return ids, logprobs, draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+
+
+@quick
+@given(rows())
+def test_segment_reads_back_exactly_what_was_recorded(
+    row: tuple[list[int], list[float], list[int]],
+) -> None:
+    ids, logprobs, mask = row
+    segment = reply(ids, logprobs, mask)
+    for one in (segment, pickle.loads(pickle.dumps(segment)), replace(segment, reward=1.0)):
+        assert one.wire_ids == one.train_ids == tuple(ids)
+        assert one.loss_mask == tuple(mask)
+        assert [value.hex() for value in one.logprobs] == [value.hex() for value in logprobs]
+        assert all(type(value) is int for value in (*one.train_ids, *one.loss_mask))
+        assert all(type(value) is float for value in one.logprobs)
+    assert column_of((segment, segment), "logprobs") == (*segment.logprobs, *segment.logprobs)
+    if not any(map(math.isnan, logprobs)):
+        assert segment == pickle.loads(pickle.dumps(segment))
+        assert hash(segment) == hash(reply(ids, logprobs, mask))
+
+
+def test_segments_of_other_values_differ() -> None:
+    one = reply([1, 2], [-0.5, -0.25])
+    assert one != reply([1, 3], [-0.5, -0.25])
+    assert one != reply([1, 2], [-0.5, -0.25 - 1e-12])
+    assert one != reply([1, 2], [-0.5, -0.25], [0, 1])
+    assert one == reply([1, 2], [-0.5, -0.25], [1, 1])
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_segment_takes_at_most_16_bytes_per_token(width: int) -> None:
+    count = 4096
+    third = -1 / 3 if width == 64 else float(np.float32(-1 / 3))
+    segment = reply([150_000] * count, [third] * count)
+    arrays = {id(one): one for one in vars(segment).values() if isinstance(one, np.ndarray)}
+    assert sum(map(sys.getsizeof, arrays.values())) <= count * 16
+    assert arrays[id(segment.array("logprobs"))].itemsize * 8 == width
+    assert sum(map(sys.getsizeof, arrays.values())) <= count * (4 + width // 8) + 256
+
+
+def test_arrays_of_a_segment_cannot_be_changed() -> None:
+    segment = example().segments[1]
+    with pytest.raises(ValueError, match="read-only"):
+        segment.array("train_ids")[0] = 7
+
+
+def test_context_stores_neither_mask_nor_log_probabilities() -> None:
+    prompt = replace(example().segments[0], loss_mask=None, logprobs=None)
+    assert prompt == example().segments[0]
+    assert prompt.loss_mask == (0,) * prompt.token_count
+    assert prompt.logprobs == (0.0,) * prompt.token_count
+    assert prompt.array("logprobs").tolist() == list(prompt.logprobs)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("train_ids", (1.5, 2)),
+        ("train_ids", (10**30, 2)),
+        ("wire_ids", ("1", 2)),
+        ("wire_ids", (None, 2)),
+        ("logprobs", ("none", -1.0)),
+        ("logprobs", (None, -1.0)),
+    ],
+)
+def test_segment_refuses_values_of_the_wrong_type(column: str, value: Any) -> None:
+    segment = reply([1, 2], [-1.0, -2.0])
+    with pytest.raises(LedgerFault, match="must be"):
+        replace(segment, **{column: value})

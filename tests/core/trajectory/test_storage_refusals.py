@@ -13,7 +13,7 @@ from fakes.trajectories import build, example, picture, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import EnvFault, FaultKind, StorageError
+from envkit.errors import FaultKind, StorageError
 from envkit.images import Image
 from envkit.trajectory import (
     FaultPlace,
@@ -285,20 +285,6 @@ def test_text_of_a_long_column_is_written_in_parts() -> None:
     column = [math.pi] * (5 * plain._CHUNK)  # pyright: ignore[reportPrivateUsage]
     parts = list(json_chunks({"segments": [{"logprobs": column}]}))
     assert max(map(len, parts)) <= len(json.dumps(column)) / 4
-
-
-def test_a_fault_is_described_however_broken_its_exception() -> None:
-    try:
-        raise Rude
-    except Rude as error:
-        found = FaultRecord.of(FaultPlace.STEP, error)
-    assert found.kind is FaultKind.PERMANENT
-    assert "Rude" in found.message
-    assert found.traceback is not None
-    assert "raise Rude" in found.traceback
-    huge = FaultRecord.of(FaultPlace.RESET, EnvFault("x" * 10**6, kind=FaultKind.CRASHED))
-    assert huge.kind is FaultKind.CRASHED
-    assert len(huge.message) + len(huge.traceback or "") < 40_000
 
 
 def test_a_fault_is_stored_with_its_traceback(tmp_path: Path) -> None:

@@ -22,9 +22,8 @@ from envkit.images import Image
 from envkit.messages import Message, images_of, message
 from envkit.rollout import Interrupt, Limits, RetryBudget, ScriptedEngine, play, resume
 from envkit.rollout.host import AnyEnv
-from envkit.trajectory import FaultPlace, StopReason, Trajectory, check_trajectory, load
+from envkit.trajectory import FaultPlace, StopReason, Trajectory, check_trajectory
 from envkit.wrappers import BlankImage, SwapImage
-from envkit.wrappers.named import IMAGE_WRAPPERS
 
 Wrap = Callable[[AnyEnv], AnyEnv]
 BOTH = pytest.mark.parametrize("wrap", [BlankImage, SwapImage], ids=["blank", "swap"])
@@ -269,27 +268,6 @@ async def test_text_only_environments_stay_as_they_are() -> None:
 
     assert trajectory.reward == 1.0
     assert trajectory.images() == ()
-
-
-@pytest.mark.slow
-def test_rollout_takes_a_wrapper(tmp_path: Any) -> None:
-    runs: dict[str, list[Trajectory]] = {}
-    for name in ("none", *IMAGE_WRAPPERS):
-        wrap = () if name == "none" else ("--wrap", name)
-        out = tmp_path / name
-        outcome = run_envkit(
-            "rollout", "canary-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
-            "-n", 2, "--out", out, "-q", *wrap,
-        )  # fmt: skip
-        assert outcome.code == 0, outcome.err
-        runs[name] = sorted(load(out), key=lambda t: str(t.metadata["group"]))
-    pictures = {name: {s for t in run for s in shown(t)} for name, run in runs.items()}
-
-    assert pictures["blank-image"].isdisjoint(pictures["none"])
-    assert pictures["swap-image"].isdisjoint(pictures["none"] | pictures["blank-image"])
-    assert runs["swap-image"][0].metadata["wrap"] == "swap-image"
-    assert runs["swap-image"][0].task == runs["none"][0].task
-    assert runs["swap-image"][0].env_id == "canary-v0"
 
 
 def test_rollout_says_when_a_wrapper_changed_nothing(tmp_path: Any) -> None:

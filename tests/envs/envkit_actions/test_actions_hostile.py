@@ -7,17 +7,12 @@ from typing import Any
 import pytest
 from fakes.budget import examples
 from fakes.computer_actions import ACTIONS, SCREEN
+from fakes.malformed_replies import PIECES
 from fakes.matrix import share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit_actions import (
-    FAMILIES,
-    Action,
-    InexpressibleActionError,
-    ParsedActions,
-    find_family,
-)
+import envkit_actions
 from envkit_actions.reply import MAX_BODY
 
 MAX_CALLS = 20_000
@@ -80,8 +75,8 @@ HUGE = {
 }
 
 
-def _parse(name: str, reply: str) -> ParsedActions:
-    family = find_family(name)
+def _parse(name: str, reply: str) -> envkit_actions.ParsedActions:
+    family = envkit_actions.find_family(name)
     return family.parse(reply, family.space(SCREEN))
 
 
@@ -93,7 +88,7 @@ def _calls(name: str, reply: str) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    family = find_family(name)
+    family = envkit_actions.find_family(name)
     space = family.space(SCREEN)
     sys.setprofile(profile)
     try:
@@ -105,7 +100,7 @@ def _calls(name: str, reply: str) -> int:
 
 @pytest.mark.parametrize("case", LARGE)
 def test_large_reply_costs_a_bounded_number_of_calls(case: str) -> None:
-    for name in FAMILIES:
+    for name in envkit_actions.FAMILIES:
         _parse(name, "{}")  # imports and compiled patterns are not the reply's
 
         assert _calls(name, LARGE[case]) < MAX_CALLS, name
@@ -113,7 +108,7 @@ def test_large_reply_costs_a_bounded_number_of_calls(case: str) -> None:
 
 @pytest.mark.parametrize("case", share(HUGE, of=3))
 def test_huge_reply_is_never_read_whole(case: str) -> None:
-    for name in FAMILIES:
+    for name in envkit_actions.FAMILIES:
         parsed = _parse(name, HUGE[case])
 
         assert parsed.problems or parsed.actions  # text alone is an end in three families
@@ -121,7 +116,7 @@ def test_huge_reply_is_never_read_whole(case: str) -> None:
         assert len(parsed.thought) <= 2 * MAX_BODY
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", envkit_actions.FAMILIES)
 def test_reply_beyond_the_limit_says_how_long_it_may_be(name: str) -> None:
     (problem,) = _parse(name, "x" * 100_000).problems
 
@@ -133,12 +128,7 @@ def test_reply_beyond_the_limit_says_how_long_it_may_be(name: str) -> None:
 FRAGMENTS = st.lists(
     st.sampled_from(
         [
-            "<tool_call>",
-            "</tool_call>",
-            "<think>",
-            "</think>",
-            "Thought: ",
-            "\nAction: ",
+            *PIECES,
             "```python\n",
             "```",
             "<action>",
@@ -172,7 +162,6 @@ FRAGMENTS = st.lists(
             '{"text": "so"}',
             "keyboard_down('Shift')",
             "keyboard_up('Shift')",
-            "pyautogui.click(",
             "pyautogui.keyDown('a')",
             "pyautogui.press(['a'], presses=3)",
             "time.sleep(1)",
@@ -180,31 +169,10 @@ FRAGMENTS = st.lists(
             "*[1]",
             "**{}",
             "lambda: 0",
-            "DONE",
             "WAIT",
-            "NaN",
             "Infinity",
-            "1e999",
             "-1",
-            "0x" + "f" * 300,
-            "9" * 500,
             "true",
-            "null",
-            "\ud800",
-            "\x00",
-            "\u2028",
-            "\\",
-            '"',
-            "'",
-            "{",
-            "}",
-            "[",
-            "]",
-            "(",
-            ")",
-            ":",
-            ",",
-            "\n",
         ]
     ),
     max_size=12,
@@ -214,11 +182,11 @@ FRAGMENTS = st.lists(
 @settings(max_examples=examples(200))
 @given(FRAGMENTS | st.text(max_size=60))
 def test_no_reply_raises(reply: str) -> None:
-    for name in FAMILIES:
+    for name in envkit_actions.FAMILIES:
         _check_is_sound(_parse(name, reply))
 
 
-def _check_is_sound(parsed: ParsedActions) -> None:
+def _check_is_sound(parsed: envkit_actions.ParsedActions) -> None:
     assert parsed.actions or parsed.problems
     for sentence in (*parsed.problems, *parsed.warnings):
         assert sentence.isprintable() or "\n" in sentence
@@ -233,12 +201,12 @@ def _check_is_sound(parsed: ParsedActions) -> None:
 
 @settings(max_examples=examples(100))
 @given(ACTIONS, st.data())
-def test_damaged_replies_never_raise(action: Action, data: st.DataObject) -> None:
-    for name in FAMILIES:
-        family = find_family(name)
+def test_damaged_replies_never_raise(action: envkit_actions.Action, data: st.DataObject) -> None:
+    for name in envkit_actions.FAMILIES:
+        family = envkit_actions.find_family(name)
         try:
             reply = family.write([action], family.space(SCREEN))
-        except InexpressibleActionError:
+        except envkit_actions.InexpressibleActionError:
             continue
         at = data.draw(st.integers(0, len(reply)))
         junk = data.draw(st.sampled_from(["", '"', "'", "}", "\\", "\ud800", "NaN", "(", "\n"]))

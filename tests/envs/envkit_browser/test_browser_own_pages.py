@@ -3,8 +3,6 @@
 import asyncio
 import copy
 import json
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -364,38 +362,6 @@ def test_page_environment_passes_the_check() -> None:
     finally:
         env.close()
     assert {"determinism", "replay", "independence", "oracle"} <= set(report.passed)
-
-
-PLAYED = """
-import asyncio, hashlib
-from envkit.env import PolicyContext
-from envkit_browser.pages import PageEnv
-async def main():
-    env, digest = PageEnv(), hashlib.sha256()
-    for index in (0, 1):
-        start = await env.areset(seed=index, options={"task": env.tasks.task(index)})
-        digest.update(start.observation["images"][0].png_bytes())
-        policy = env.oracle()
-        while env._running:
-            context = PolicyContext(env=env, task=env.task, turn=env.turn, messages=[], seed=0)
-            step = await env.astep(policy(context))
-            digest.update(step.observation["images"][0].png_bytes())
-    await env.aclose()
-    print(digest.hexdigest())
-asyncio.run(main())
-"""
-
-
-@BROWSER.mark
-@pytest.mark.slow
-def test_demos_give_the_same_pixels_in_another_process() -> None:
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", PLAYED], capture_output=True, text=True, check=True, timeout=90
-        ).stdout
-        for _ in range(2)
-    }
-    assert len(runs) == 1
 
 
 @BROWSER.mark

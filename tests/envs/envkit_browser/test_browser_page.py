@@ -1,14 +1,13 @@
 """A page of a real browser: input of every kind, screenshots, its clock and its seeds."""
 
 import io
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from fakes.browsers import open_page, running_pool
 from fakes.needs import BROWSER
+from fakes.processes import run_python
 from PIL import Image as PilImage
 
 from envkit.errors import RefusedError
@@ -307,12 +306,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 async def test_same_seed_and_actions_give_the_same_pixels_in_another_process() -> None:
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", PLAYED], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-        for _ in range(3)
-    ]
+    runs = [run_python("-c", PLAYED) for _ in range(3)]
     assert len(runs[0]) == 65
     assert runs[0] == runs[1] == runs[2]
 

@@ -9,17 +9,10 @@ from fakes.needs import BROWSER
 
 from envkit.errors import ConfigurationError
 from envkit_actions import Action, ActionKind
-from envkit_browser.driver import (
-    BrowserPool,
-    PageInput,
-    PageOptions,
-    PoolOptions,
-    join_pool,
-    leave_pool,
-)
+from envkit_browser import driver
 
 pytestmark = BROWSER.mark
-SMALL = PageOptions(width=100, height=100)
+SMALL = driver.PageOptions(width=100, height=100)
 
 
 class User:
@@ -68,7 +61,7 @@ async def test_browser_is_replaced_when_it_has_grown(spares: int) -> None:
 async def test_pages_of_another_scale_have_their_own_browser() -> None:
     async with running_pool() as pool:
         one = await pool.open(SMALL)
-        two = await pool.open(PageOptions(width=100, height=100, scale=2.0))
+        two = await pool.open(driver.PageOptions(width=100, height=100, scale=2.0))
         assert one.browser is not two.browser
         await two.goto("missing.html")
         assert await two.evaluate("[innerWidth, devicePixelRatio]") == [50, 2]
@@ -85,9 +78,9 @@ async def test_sessions_share_neither_cookies_nor_storage_nor_clipboard() -> Non
         )
         for keys in (("ctrl", "a"), ("ctrl", "c")):
             await click(first, 20, 20)
-            await PageInput(first).perform(Action(kind=ActionKind.KEY, keys=keys))
+            await driver.PageInput(first).perform(Action(kind=ActionKind.KEY, keys=keys))
         await click(second, 20, 20)
-        await PageInput(second).perform(Action(kind=ActionKind.KEY, keys=("ctrl", "v")))
+        await driver.PageInput(second).perform(Action(kind=ActionKind.KEY, keys=("ctrl", "v")))
         seen = "[document.cookie, localStorage.length, sessionStorage.length, t.value]"
         assert await second.evaluate(seen) == ["", 0, 0, ""]
         await pool.release(first)
@@ -135,45 +128,45 @@ async def test_many_at_once_start_few_browsers() -> None:
 
 async def test_pool_of_a_loop_has_role_and_ends_with_its_last_user() -> None:
     first, second = User(), User()
-    pool = join_pool(first)
-    assert join_pool(second) is pool
+    pool = driver.join_pool(first)
+    assert driver.join_pool(second) is pool
     page = await pool.open(SMALL)
     processes = family_of(page.browser.process.pid)
-    await leave_pool(first, pool)
-    await leave_pool(first, pool)
+    await driver.leave_pool(first, pool)
+    await driver.leave_pool(first, pool)
     assert page.browser.is_usable
-    await leave_pool(second, pool)
+    await driver.leave_pool(second, pool)
     assert wait_until_gone(processes) == []
     third = User()
-    assert join_pool(third) is not pool
-    await leave_pool(third, join_pool(third))
+    assert driver.join_pool(third) is not pool
+    await driver.leave_pool(third, driver.join_pool(third))
 
 
 @pytest.mark.slow
 async def test_pool_is_not_kept_by_a_user_that_was_forgotten() -> None:
     forgotten, user = User(), User()
-    pool = join_pool(forgotten)
-    join_pool(user)
+    pool = driver.join_pool(forgotten)
+    driver.join_pool(user)
     page = await pool.open(SMALL)
     del forgotten
     gc.collect()
-    await leave_pool(user, pool)
+    await driver.leave_pool(user, pool)
     assert not page.browser.process.is_alive
 
 
 @pytest.mark.parametrize("options", [{"pages_per_browser": 0}, {"spares": -1}, {"starts": 0}])
 def test_pool_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError):
-        PoolOptions(**options)
+        driver.PoolOptions(**options)
 
 
 @pytest.mark.parametrize(("width", "scale"), [(0, 1.0), (5000, 1.0), (1, 0.0), (1, 99.0)])
 def test_page_options_out_of_range_are_refused(width: int, scale: float) -> None:
     with pytest.raises(ConfigurationError):
-        PageOptions(width=width, height=1, scale=scale)
+        driver.PageOptions(width=width, height=1, scale=scale)
 
 
 async def test_pool_that_is_empty_closes_twice() -> None:
-    pool = BrowserPool()
+    pool = driver.BrowserPool()
     await pool.aclose()
     await pool.aclose()

@@ -34,7 +34,7 @@ async def main():
 asyncio.run(main())
 """
 OWN_CHILD = "subprocess.Popen(['sh', '-c', 'exit 7'], start_new_session=True)"
-REPORT = "await browser._connection.aclose(); print(len(members(browser.process.pid)), own.wait())"
+REPORT = "await browser.connection.aclose(); print(len(members(browser.process.pid)), own.wait())"
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ async def test_start_that_is_cancelled_leaves_nothing() -> None:
 async def test_browser_that_is_collected_is_killed() -> None:
     browser = await Browser.start()
     processes = family_of(browser.process.pid)
-    await browser._connection.aclose()
+    await browser.connection.aclose()
     del browser
     gc.collect()
     assert wait_until_gone(processes) == []

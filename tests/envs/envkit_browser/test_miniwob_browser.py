@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from inspect import signature
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.needs import BROWSER
+from fakes.processes import run_python
 
 import envkit
 from envkit.env import Policy, PolicyContext, Step
@@ -240,15 +239,11 @@ asyncio.run(main())
 """
 
 
-def _pixels(names: list[str]) -> str:
-    command = [sys.executable, "-c", _PIXELS, json.dumps(names)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
 @pytest.mark.slow
 def test_same_seed_and_actions_give_the_same_png_bytes_in_a_second_process() -> None:
     names = ["click-menu", "click-collapsible", "email-inbox", "use-slider", "click-dialog"]
-    assert _pixels(names) == _pixels(names)
+    one, other = (run_python("-c", _PIXELS, json.dumps(names)) for _ in range(2))
+    assert one == other
 
 
 async def test_cursor_position_is_answered_with_coordinates(env: MiniwobEnv) -> None:

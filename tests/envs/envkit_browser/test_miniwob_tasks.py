@@ -18,17 +18,8 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit_actions import Action, ActionKind
-from envkit_browser.miniwob import (
-    EXCLUDED,
-    PARTIAL,
-    PLANS,
-    TASKS,
-    Kind,
-    MiniwobEnv,
-    MiniwobTasks,
-    Scoring,
-    moves,
-)
+from envkit_browser import miniwob
+from envkit_browser.miniwob import moves
 from envkit_browser.miniwob.page import Element, Page
 from envkit_browser.miniwob.scoring import score
 from envkit_browser.miniwob.site import miniwob_site, page_path
@@ -74,19 +65,19 @@ def test_every_page_of_the_package_is_registered_or_left_out_with_a_reason() -> 
     assert origin is not None
     assert origin.origin is not None
     pages = {path.stem for path in (Path(origin.origin).parent / "html/miniwob").glob("*.html")}
-    assert set(TASKS) | set(EXCLUDED) == pages
-    assert not set(TASKS) & set(EXCLUDED)
-    assert len(TASKS) == 125
+    assert set(miniwob.TASKS) | set(miniwob.EXCLUDED) == pages
+    assert not set(miniwob.TASKS) & set(miniwob.EXCLUDED)
+    assert len(miniwob.TASKS) == 125
 
 
 def test_plans_are_for_registered_tasks() -> None:
-    assert set(PLANS) <= set(TASKS)
-    assert len(PLANS) >= 100
+    assert set(miniwob.PLANS) <= set(miniwob.TASKS)
+    assert len(miniwob.PLANS) >= 100
 
 
 def test_collection_makes_each_task_an_environment() -> None:
     env = envkit.make("miniwob/click-button-v0")
-    assert isinstance(env, MiniwobEnv)
+    assert isinstance(env, miniwob.MiniwobEnv)
     assert env.tasks is not None
     assert {env.tasks.task(index)["name"] for index in range(5)} == {"click-button"}
 
@@ -107,22 +98,22 @@ def test_missing_package_prints_the_install_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("importlib.util.find_spec", found)
     miniwob_site.cache_clear()
     with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[browser\]'"):
-        MiniwobEnv()
+        miniwob.MiniwobEnv()
 
 
 def test_source_gives_the_same_row_for_the_same_index() -> None:
-    rows = [MiniwobTasks().task(index) for index in range(200)]
-    assert rows == [MiniwobTasks().task(index) for index in range(200)]
+    rows = [miniwob.MiniwobTasks().task(index) for index in range(200)]
+    assert rows == [miniwob.MiniwobTasks().task(index) for index in range(200)]
     assert json.loads(json.dumps(rows)) == rows
     assert len({row["name"] for row in rows}) > 60
     assert {row["seed"] for row in rows}.isdisjoint(
-        MiniwobTasks(split="test").task(index)["seed"] for index in range(200)
+        miniwob.MiniwobTasks(split="test").task(index)["seed"] for index in range(200)
     )
 
 
 def test_source_of_a_kind_gives_only_its_tasks() -> None:
-    source = MiniwobTasks(kinds=["date"])
-    assert {TASKS[name].kind for name in source.names} == {Kind.DATE}
+    source = miniwob.MiniwobTasks(kinds=["date"])
+    assert {miniwob.TASKS[name].kind for name in source.names} == {miniwob.Kind.DATE}
     assert {source.task(index)["kind"] for index in range(20)} == {"date"}
 
 
@@ -137,7 +128,7 @@ def test_source_of_a_kind_gives_only_its_tasks() -> None:
 )
 def test_source_refuses(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        MiniwobTasks(**arguments)
+        miniwob.MiniwobTasks(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +145,7 @@ def test_source_refuses(arguments: dict[str, Any], error: type[Exception]) -> No
 )
 def test_environment_refuses(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        MiniwobEnv(**arguments)
+        miniwob.MiniwobEnv(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +159,8 @@ def test_task_without_name_or_seed_is_refused(task: dict[str, Any]) -> None:
 
 def test_oracle_says_which_tasks_it_has_no_plan_for() -> None:
     with pytest.raises(ConfigurationError, match="tic-tac-toe"):
-        MiniwobEnv(task="tic-tac-toe").oracle()
-    assert MiniwobEnv().oracle() is not None
+        miniwob.MiniwobEnv(task="tic-tac-toe").oracle()
+    assert miniwob.MiniwobEnv().oracle() is not None
 
 
 @pytest.mark.parametrize(
@@ -177,25 +168,28 @@ def test_oracle_says_which_tasks_it_has_no_plan_for() -> None:
     [(1.0, 1.0, 1.0, 1.0), (0.4, 1.0, 0.0, 0.4), (0.0, 0.0, 0.0, 0.0), (None, 0.0, 0.0, -1.0)],
 )
 def test_score_follows_the_rule(raw: float | None, success: float, full: float, own: float) -> None:
-    assert score(Scoring.SUCCESS, raw) == success
-    assert score(Scoring.FULL, raw) == full
-    assert score(Scoring.RAW, raw) == own
+    assert score(miniwob.Scoring.SUCCESS, raw) == success
+    assert score(miniwob.Scoring.FULL, raw) == full
+    assert score(miniwob.Scoring.RAW, raw) == own
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(miniwob.TASKS))
 def test_solved_task_earns_the_whole_reward(name: str) -> None:
-    entry = TASKS[name]
+    entry = miniwob.TASKS[name]
 
-    assert score(Scoring.FULL, 1.0, entry.full) == 1.0
-    assert score(Scoring.FULL, math.nextafter(entry.full, 0), entry.full) == 0.0
+    assert score(miniwob.Scoring.FULL, 1.0, entry.full) == 1.0
+    assert score(miniwob.Scoring.FULL, math.nextafter(entry.full, 0), entry.full) == 0.0
     assert 0.85 <= entry.full <= 1.0
-    assert entry.full == 1.0 or name in PARTIAL
+    assert entry.full == 1.0 or name in miniwob.PARTIAL
 
 
 @given(st.none() | st.floats(-2, 2))
 def test_score_stays_within_its_bounds(raw: float | None) -> None:
-    assert {score(rule, raw) for rule in (Scoring.SUCCESS, Scoring.FULL)} <= {0.0, 1.0}
-    assert -1 <= score(Scoring.RAW, raw) <= 1
+    assert {score(rule, raw) for rule in (miniwob.Scoring.SUCCESS, miniwob.Scoring.FULL)} <= {
+        0.0,
+        1.0,
+    }
+    assert -1 <= score(miniwob.Scoring.RAW, raw) <= 1
 
 
 def test_selector_matches_names_ids_classes_and_descendants() -> None:

@@ -4,6 +4,7 @@ import io
 import random
 
 import pytest
+from fakes.matrix import share
 from PIL import Image as PilImage
 
 from envkit.env import PolicyContext
@@ -55,7 +56,7 @@ def _overlaps(parent: Widget) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [len(ONE_OF_EACH_SIZE), pytest.param(60, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", share(sorted(FAMILIES), of=3))
 def test_no_text_is_clipped_and_no_control_covers_another(family: str, count: int) -> None:
     env = ComputerUseEnv()
     for level in LEVELS:
@@ -66,7 +67,7 @@ def test_no_text_is_clipped_and_no_control_covers_another(family: str, count: in
             assert _problems(env.desk) == [], (family, level, index, theme)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", share(sorted(FAMILIES), of=3))
 def test_nothing_is_clipped_on_the_way_of_the_oracle(family: str) -> None:
     env, policy = ComputerUseEnv(), oracle()
     env.reset(seed=1, options={"task": DesktopTasks(families=[family], level=4).task(1)})
@@ -97,7 +98,7 @@ def _check_invariants(desk: Desktop) -> None:
 
 
 @pytest.mark.parametrize("turns", [8, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", share(sorted(FAMILIES), of=3))
 def test_partial_repaints_equal_full_ones_under_random_actions(family: str, turns: int) -> None:
     env, policy = ComputerUseEnv(max_turns=turns), random_clicks()
     env.reset(seed=2, options={"task": DesktopTasks(families=[family], level=5).task(2)})
@@ -113,7 +114,7 @@ def test_partial_repaints_equal_full_ones_under_random_actions(family: str, turn
             break
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", share(sorted(FAMILIES), of=3))
 def test_desktop_survives_wild_actions(family: str) -> None:
     rng = random.Random(f"wild {family}")
     env = ComputerUseEnv(max_turns=60)

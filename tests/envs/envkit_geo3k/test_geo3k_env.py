@@ -3,10 +3,11 @@ import json
 from typing import Any
 
 import pytest
+from fakes.oracles import steps_of
 
 import envkit
 import envkit_geo3k
-from envkit.env import Policy, PolicyContext, Step
+from envkit.env import Step
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit_geo3k import Geo3kEnv
 
@@ -30,15 +31,6 @@ def _score(answer: str) -> str:
 
 def _zoom(region: list[float]) -> str:
     return _call("zoom", {"region": region})
-
-
-def _play(env: Geo3kEnv, policy: Policy, seed: int) -> list[Step]:
-    env.reset(seed=seed)
-    steps: list[Step] = []
-    while not steps or not (steps[-1].terminated or steps[-1].truncated):
-        context = PolicyContext(env=env, task=env.task, turn=len(steps), messages=(), seed=seed)
-        steps.append(env.step(policy(context)))
-    return steps
 
 
 def _seen(step: Step) -> str:
@@ -283,11 +275,11 @@ def test_invariant_12_snapshot_and_replay_continue_byte_for_byte(seed: int) -> N
 def test_oracle_solves_every_kind_of_problem() -> None:
     for family, level in itertools.product(envkit_geo3k.FAMILIES, (1, 2, 3, 4)):
         env = Geo3kEnv(families=[family], level=level)
-        steps = _play(env, env.oracle(), seed=level)
+        steps = steps_of(env, seed=level)
         assert sum(step.reward for step in steps) == 1.0
         assert len(steps) == 2
     single = Geo3kEnv(max_turns=1)
-    assert _play(single, single.oracle(), seed=0)[-1].reward == 1.0
+    assert steps_of(single)[-1].reward == 1.0
 
 
 @pytest.mark.slow
@@ -296,13 +288,13 @@ def test_oracle_solves_200_seeds_of_every_family_and_level(family: str) -> None:
     for level in (1, 2, 3, 4):
         env = Geo3kEnv(families=[family], level=level)
         for seed in range(200):
-            assert sum(step.reward for step in _play(env, env.oracle(), seed=seed)) == 1.0, seed
+            assert sum(step.reward for step in steps_of(env, seed=seed)) == 1.0, seed
 
 
 def test_noisy_oracle_is_right_in_the_share_it_was_asked_for() -> None:
     env = Geo3kEnv(max_turns=3)
     policy = Geo3kEnv.policies["noisy-oracle"]()
-    episodes = [_play(env, policy, seed) for seed in range(120)]
+    episodes = [steps_of(env, policy, seed=seed) for seed in range(120)]
     rewards = [sum(step.reward for step in episode) for episode in episodes]
     assert 0.3 < sum(rewards) / len(rewards) < 0.7
     assert len({len(episode) for episode in episodes}) == 3
@@ -310,7 +302,7 @@ def test_noisy_oracle_is_right_in_the_share_it_was_asked_for() -> None:
     assert any(step.observation["images"] for episode in episodes for step in episode)
     for p in (0.0, 1.0):
         always = envkit_geo3k.noisy_oracle(p)
-        assert {_play(env, always, seed)[-1].reward for seed in range(12)} == {p}
+        assert {steps_of(env, always, seed=seed)[-1].reward for seed in range(12)} == {p}
 
 
 def test_noisy_oracle_refuses_an_invalid_probability() -> None:

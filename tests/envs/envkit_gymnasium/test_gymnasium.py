@@ -9,20 +9,15 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import pytest
+from fakes.matrix import share
+from fakes.oracles import steps_of
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 import envkit
+from envkit import errors
 from envkit.env import Env, PolicyContext
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    MissingDependencyError,
-)
 from envkit.registration import members
 from envkit.rollout import EpisodeRequest
 from envkit_gymnasium import GymnasiumEnv
@@ -58,15 +53,8 @@ def call(action: object) -> str:
 
 
 def play_oracle(env: Env, seed: int) -> tuple[float, bool]:
-    env.reset(seed=seed)
-    policy, total = env.oracle(), 0.0
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-        step = env.step(policy(context))
-        total += step.reward
-        if step.terminated or step.truncated:
-            return total, step.terminated
-    raise AssertionError("it goes on after max_turns")
+    steps = steps_of(env, seed=seed)
+    return sum(step.reward for step in steps), steps[-1].terminated
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -120,7 +108,7 @@ def corridor(**options: Any) -> tuple[GymnasiumEnv, Corridor]:
     return env, cast(Corridor, env._inner)
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", share(PLAYED, of=3))
 def test_gymnasium_environment_passes_the_checker(name: str) -> None:
     env = made(name)
     report = envkit.check_env(env)
@@ -128,7 +116,7 @@ def test_gymnasium_environment_passes_the_checker(name: str) -> None:
     assert {"gymnasium", "determinism", "independence", "replay", "tools"} <= set(report.passed)
 
 
-@pytest.mark.parametrize(("name", "options"), SOLVED)
+@pytest.mark.parametrize(("name", "options"), share(SOLVED, of=2))
 def test_gymnasium_oracle_solves_the_toys_and_passes_the_checker(
     name: str, options: dict[str, Any]
 ) -> None:
@@ -143,7 +131,7 @@ def test_gymnasium_oracle_solves_the_toys_and_passes_the_checker(
 
 def test_gymnasium_oracle_is_refused_where_chance_decides_or_nothing_is_earned() -> None:
     for name in ("FrozenLake-v1", "CliffWalking-v1", "CartPole-v1"):
-        with pytest.raises(ConfigurationError, match="no oracle policy"):
+        with pytest.raises(errors.ConfigurationError, match="no oracle policy"):
             made(name).oracle()
 
 
@@ -382,11 +370,11 @@ def test_gymnasium_tags_are_read_after_the_thoughts() -> None:
 
 def test_gymnasium_inner_failure_is_a_fault_and_bad_tasks_are_refused() -> None:
     env, _ = corridor(inside={"breaks": True})
-    with pytest.raises(EnvFault, match="a bug of its own") as caught:
+    with pytest.raises(errors.EnvFault, match="a bug of its own") as caught:
         env.step(call(0))
-    assert caught.value.kind is FaultKind.CRASHED
+    assert caught.value.kind is errors.FaultKind.CRASHED
     for task in ({}, {"seed": -1}, {"seed": True}, {"seed": "1"}, {"seed": 1, "options": 3}):
-        with pytest.raises(DatasetError):
+        with pytest.raises(errors.DatasetError):
             env.reset(options={"task": task})
 
 
@@ -431,13 +419,13 @@ def test_gymnasium_wrong_arguments_are_refused_with_a_sentence() -> None:
         ),
     ]
     for options, message in wrong:
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(errors.ConfigurationError, match=message):
             GymnasiumEnv(**options)
 
 
 def test_gymnasium_image_is_shown_or_its_package_is_named() -> None:
     if find_spec("pygame") is None:
-        with pytest.raises(MissingDependencyError, match="pygame"):
+        with pytest.raises(errors.MissingDependencyError, match="pygame"):
             made("CartPole-v1", view="rgb_array").reset(seed=0)
         return
     env = made("CartPole-v1", view="rgb_array", with_state=True)
@@ -506,5 +494,5 @@ def test_gymnasium_reward_that_is_not_a_number_is_refused() -> None:
 
     env = GymnasiumEnv(env=Broken)
     env.reset(seed=0)
-    with pytest.raises(ContractError, match="finite"):
+    with pytest.raises(errors.ContractError, match="finite"):
         env.step(call(0))

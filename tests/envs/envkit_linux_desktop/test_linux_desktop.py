@@ -1,4 +1,4 @@
-"""The environment `computer-use-linux-v0` on real sessions."""
+"""The environment `computer-use-linux-v0` on real sessions: keys, windows and files."""
 
 import os
 import signal
@@ -7,37 +7,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from docx import Document
 from fakes.containers import NO_PTRACE, python_inside, small_memory
-from fakes.desktop_runs import children, folders, play, row
+from fakes.desktop_runs import children, folders, row
 from fakes.needs import DESKTOP
+from fakes.oracles import steps_of
+from fakes.processes import wait_until_gone
+from openpyxl import Workbook
 
 import envkit
-from envkit.errors import (
-    ConfigurationError,
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    MissingDependencyError,
-    UnknownNameError,
-)
+from envkit import errors
 from envkit_actions import FAMILIES as DIALECTS
-from envkit_actions import Action
+from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
 from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.policies import nothing, oracle
-from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
-from envkit_linux_desktop.session import Session, start_session
-from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.session import Pool, Session, start_session
+from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
 from envkit_linux_desktop.tasks.scenario import Scenario
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 from envkit_sandbox.watchdog import processes
 
 EXACT = 'Käse – 3 €, naïve 日本語 "x" {y} ~^`´ ßøÅ <>|\\ \'#* ΑΒΓ ж ½ …\tend\n'  # noqa: RUF001
@@ -62,20 +60,6 @@ def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | No
     return data
 
 
-def await_none(found: list[int], seconds: float = 10.0) -> list[int]:
-    until = time.monotonic() + seconds
-    while (left := [one for one in found if is_running(one)]) and time.monotonic() < until:
-        time.sleep(0.02)
-    return left
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
     train, test = LinuxDesktopTasks(), LinuxDesktopTasks(split="test")
     assert train.task(5) == LinuxDesktopTasks().task(5)
@@ -85,19 +69,19 @@ def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigurationError, match="800x600"):
+    with pytest.raises(errors.ConfigurationError, match="width must be 800"):
         LinuxDesktopEnv(width=100)
-    with pytest.raises(ConfigurationError, match="ready"):
+    with pytest.raises(errors.ConfigurationError, match="ready"):
         LinuxDesktopEnv(ready=-1)
-    with pytest.raises(UnknownNameError, match="Did you mean"):
+    with pytest.raises(errors.UnknownNameError, match="Did you mean"):
         LinuxDesktopEnv(families=["make_foldr"])
-    with pytest.raises(ConfigurationError, match="level"):
+    with pytest.raises(errors.ConfigurationError, match="level"):
         LinuxDesktopTasks(level=9)
 
 
 def test_a_task_without_a_scenario_is_refused() -> None:
     env = LinuxDesktopEnv(ready=0)
-    with pytest.raises(DatasetError, match="family of FAMILIES"):
+    with pytest.raises(errors.DatasetError, match="family of FAMILIES"):
         env.reset(options={"task": {"id": "x", "family": "none", "level": 1, "draw": 1}})
 
 
@@ -107,7 +91,7 @@ def test_the_page_has_the_line_that_installs_everything() -> None:
 
 
 def test_missing_programs_name_the_line_that_installs_them() -> None:
-    with pytest.raises(MissingDependencyError, match=r"no-such-program.*apt-get install"):
+    with pytest.raises(errors.MissingDependencyError, match=r"no-such-program.*apt-get install"):
         check_programs(["no-such-program"])
 
 
@@ -120,7 +104,7 @@ _SMALL_SESSION = """
 import json
 from envkit_linux_desktop.session import start_session
 from envkit_sandbox.watchdog import proportional_mib, processes
-from envkit_sandbox import first_process
+from envkit_sandbox.bubblewrap import first_process
 with start_session(1280, 800) as session:
     session.put({"a/b.txt": b"here"})
     inside = processes(first_process(session.desk.sandbox))
@@ -201,8 +185,8 @@ def test_every_dialect_clicks_on_the_same_place() -> None:
 )
 def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) -> None:
     env = LinuxDesktopEnv(ready=0)
-    assert play(env, row(family, draw=draw), nothing()) == 0.0
-    assert play(env, row(family, draw=draw), oracle()) == 1.0
+    assert steps_of(env, nothing(), task=row(family, draw=draw))[-1].reward == 0.0
+    assert steps_of(env, oracle(), task=row(family, draw=draw))[-1].reward == 1.0
     env.close()
 
 
@@ -211,7 +195,7 @@ def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) ->
 @pytest.mark.parametrize("dialect", ["openai", "ui-tars-1.5"])
 def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env = LinuxDesktopEnv(ready=0, action=dialect)
-    assert play(env, row("make_folder", draw=0), oracle()) == 1.0
+    assert steps_of(env, oracle(), task=row("make_folder", draw=0))[-1].reward == 1.0
     env.close()
 
 
@@ -312,12 +296,12 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     assert sandbox is not None
     os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
     sandbox.wait(10)
-    with pytest.raises(EnvFault) as caught:
+    with pytest.raises(errors.EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
-    assert caught.value.kind is FaultKind.CRASHED
+    assert caught.value.kind is errors.FaultKind.CRASHED
     inside = children() - before
     env.close()
-    assert await_none([*inside]) == []
+    assert wait_until_gone([*inside]) == []
     assert folders() == []
 
 
@@ -329,7 +313,7 @@ def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
     assert sandbox is not None
     server = processes(first_process(sandbox))[-1]
     os.kill(server, signal.SIGSTOP)
-    with pytest.raises(EnvFault), session.deadline(0.5):
+    with pytest.raises(errors.EnvFault), session.deadline(0.5):
         session.titles()
 
 
@@ -352,7 +336,7 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    assert await_none(inside) == []
+    assert wait_until_gone(inside) == []
     assert folders(driver.pid) == []
 
 
@@ -376,9 +360,9 @@ def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None
         raise ZeroDivisionError
 
     monkeypatch.setattr(type(env.scenario), "grade", fail)
-    with pytest.raises(EnvFault) as caught:
+    with pytest.raises(errors.EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
-    assert caught.value.kind is FaultKind.GRADER
+    assert caught.value.kind is errors.FaultKind.GRADER
     env.close()
 
 
@@ -415,7 +399,7 @@ def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
         ready.display.sandbox.wait(timeout=10)  # a killed process lives until the kernel ends it
         with pool.take() as second:
             second.check()
-    assert await_none([*(children() - before)]) == []
+    assert wait_until_gone([*(children() - before)]) == []
 
 
 @DESKTOP.mark
@@ -441,3 +425,107 @@ def test_each_file_of_a_task_has_a_window(program: str, first: str, second: str)
         session.open((program, first))
         session.open((program, second))
         assert len(session.titles()) == 2
+
+
+def perform(session: Session, *actions: Action) -> None:
+    performer = Performer(session.screen)
+    for action in actions:
+        assert performer.perform(action) is None
+        session.screen.settle(quiet=0.3, limit=3.0)
+
+
+def document(name: str) -> bytes:
+    file = BytesIO()
+    if name.endswith("xlsx"):
+        Workbook().save(file)
+    elif name.endswith("docx"):
+        Document().save(file)
+    else:
+        file.write(b"<title>page.html</title>")
+    return file.getvalue()
+
+
+def await_title(session: Session, part: str, seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not (found := any(part in title for title in session.titles())):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    return found
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_calculator_receives_each_digit_of_typed_text(session: Session) -> None:
+    session.put({"sum.txt": b""})
+    session.open(("galculator",))
+    perform(session, type_text("5358+6849+1100="), key("ctrl", "c"))
+    session.open(("mousepad", "sum.txt"))
+    perform(session, key("ctrl", "v"), key("ctrl", "s"))
+    assert (session.home.read("sum.txt") or b"").strip() == b"13307"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> None:
+    session.put({"sum.txt": b""})
+    session.open(("galculator",))
+    performer = Performer(session.screen)
+    for name in "755":
+        performer.perform(key(name))
+    perform(session, key("ctrl", "c"))
+    session.open(("mousepad", "sum.txt"))
+    perform(session, key("ctrl", "v"), key("ctrl", "s"))
+    assert (session.home.read("sum.txt") or b"").strip() == b"755"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session) -> None:
+    from Xlib import XK, X
+    from Xlib.ext import xtest
+
+    x = session.screen.x  # openbox loses chords while it reads a changed layout
+    session.screen.settle()  # which reads the events so far
+    for kind in (X.KeyPress, X.KeyRelease):
+        xtest.fake_input(x, kind, x.keysym_to_keycode(XK.XK_Shift_L))
+    x.sync()
+    time.sleep(0.3)
+    events = [x.next_event().type for _ in range(x.pending_events())]
+    assert X.MappingNotify not in events
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
+    session.put({"a.txt": b"", "b.txt": b""})
+    session.open(("mousepad", "a.txt"))
+    session.open(("mousepad", "b.txt"))
+    for name in ("a.txt", "b.txt", "a.txt"):
+        perform(session, key("alt", "tab"))
+        assert name in session.titles()[-1]
+    perform(session, type_text("here"), key("ctrl", "s"))
+    assert (session.home.read("a.txt") or b"").strip() == b"here"
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.xlsx", "a.docx", "page.html"])
+def test_a_double_click_opens_a_file(session: Session, name: str) -> None:
+    session.put({f"Files/{name}": document(name)})
+    session.open(("pcmanfm", "Files"))
+    perform(session, Action(kind=ActionKind.DOUBLE_CLICK, x=525, y=265))  # its icon
+    assert await_title(session, name)
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "name"), [("localc", "a.xlsx"), ("lowriter", "a.docx"), ("chromium", "page.html")]
+)
+def test_an_opened_document_is_drawn(session: Session, program: str, name: str) -> None:
+    session.put({name: document(name)})
+    session.open((program, name))
+    first = np.asarray(session.shot())
+    time.sleep(3.0)
+    assert np.mean(np.any(first != np.asarray(session.shot()), axis=-1)) < 0.001

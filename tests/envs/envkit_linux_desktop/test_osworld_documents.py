@@ -9,9 +9,10 @@ import docx
 import numpy as np
 import pytest
 from docx.shared import RGBColor
+from fakes.osworld import saved
 from PIL import Image
 
-from envkit_linux_desktop.osworld.evaluators import File, UnreadableError, colors
+from envkit_linux_desktop.osworld.evaluators import File, UnreadableError, documents
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -146,7 +147,7 @@ def test_images_are_scored_by_structural_similarity() -> None:
 def test_color_difference_is_ciede2000(
     one: Sequence[int], two: Sequence[int], wanted: float
 ) -> None:
-    assert colors.difference(one, two) == pytest.approx(wanted, abs=1e-4)
+    assert documents.difference(one, two) == pytest.approx(wanted, abs=1e-4)
 
 
 def words(*cells: tuple[str, tuple[int, int, int] | None], text: str = "list") -> bytes:
@@ -158,12 +159,6 @@ def words(*cells: tuple[str, tuple[int, int, int] | None], text: str = "list") -
         if color is not None:
             run.font.color.rgb = RGBColor(*color)
     return saved(made)
-
-
-def saved(made: Any) -> bytes:
-    stream = io.BytesIO()
-    made.save(stream)
-    return stream.getvalue()
 
 
 def test_words_in_tables_have_the_colour_of_their_first_letter() -> None:

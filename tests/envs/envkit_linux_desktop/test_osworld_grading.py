@@ -8,6 +8,7 @@ from typing import Any
 import docx
 import openpyxl
 import pytest
+from fakes.osworld import saved
 from PIL import Image as PilImage
 
 from envkit.errors import EnvFault, FaultKind
@@ -23,9 +24,7 @@ def workbook(edit: Callable[[Any], None] = lambda sheet: None) -> bytes:
     for row in [("item", "price"), ("tea", 3), ("rice", 5.00001), ("salt", 1)]:
         book.active.append(row)
     edit(book.active)
-    stream = io.BytesIO()
-    book.save(stream)
-    return stream.getvalue()
+    return saved(book)
 
 
 def document(*texts: str, edit: Callable[[Any], None] = lambda made: None) -> bytes:
@@ -33,9 +32,7 @@ def document(*texts: str, edit: Callable[[Any], None] = lambda made: None) -> by
     for text in texts:
         made.add_paragraph(text)
     edit(made)
-    stream = io.BytesIO()
-    made.save(stream)
-    return stream.getvalue()
+    return saved(made)
 
 
 def own(data: bytes, name: str = "own.xlsx", **others: bytes) -> File:

@@ -1,30 +1,23 @@
-"""Whole plays of OSWorld tasks in a home folder under bubblewrap."""
+"""Whole plays of OSWorld tasks, in a home folder under bubblewrap and on a real desktop."""
 
-import io
+import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import openpyxl
 import pytest
-from fakes.needs import BUBBLEWRAP
+from fakes.needs import BUBBLEWRAP, DESKTOP
+from fakes.osworld import FILES, SAME_DATA, compared, opened, recorded, saved, step, workbook
+from pptx import Presentation
 
-from envkit.errors import EnvFault
+from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
-from envkit_actions.action import Action
+from envkit_actions.action import Action, ActionKind, Status
 from envkit_linux_desktop.osworld import FileFolder, Finished, Play, read_task
+from envkit_linux_desktop.osworld.env import OsworldEnv
 
-GOLD_ADDRESS = "https://files.example/gold.xlsx"
-
-
-def workbook() -> bytes:
-    book: Any = openpyxl.Workbook()
-    for row in [("item", "price"), ("tea", 3), ("salt", 1)]:
-        book.active.append(row)
-    stream = io.BytesIO()
-    book.save(stream)
-    return stream.getvalue()
+GOLD_ADDRESS = f"{FILES}/gold.xlsx"
 
 
 class FolderDesk:
@@ -77,7 +70,7 @@ def play(tmp_path: Path, evaluator: dict[str, Any], config: Sequence[Any] = ()) 
     home.mkdir()
     files.mkdir()
     store = FileFolder(files)
-    store.add(GOLD_ADDRESS, workbook())
+    store.add(GOLD_ADDRESS, workbook(("salt", 1)))
     task = read_task(
         {"id": "t", "instruction": "Do it.", "config": list(config), "evaluator": evaluator}
     )
@@ -85,18 +78,8 @@ def play(tmp_path: Path, evaluator: dict[str, Any], config: Sequence[Any] = ()) 
 
 
 WANTED: dict[str, Any] = {
-    "postconfig": [
-        {
-            "type": "execute",
-            "parameters": {
-                "command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl', 's')"]
-            },
-        }
-    ],
-    "func": "compare_table",
-    "result": {"type": "vm_file", "path": "/home/user/own.xlsx", "dest": "own.xlsx"},
-    "expected": {"type": "cloud_file", "path": GOLD_ADDRESS, "dest": "gold.xlsx"},
-    "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
+    "postconfig": [recorded("pyautogui.hotkey('ctrl', 's')")],
+    **compared("compare_table", "own.xlsx", GOLD_ADDRESS, rules=[SAME_DATA]),
 }
 
 
@@ -104,7 +87,7 @@ def test_workbook_task_scores_the_final_file(tmp_path: Path) -> None:
     played = play(tmp_path, WANTED)
     played.prepare()
     assert played.grade(gave_up=False) == 0.0
-    played.desk.put("own.xlsx", workbook())
+    played.desk.put("own.xlsx", workbook(("salt", 1)))
     assert played.grade(gave_up=False) == 1.0
     assert isinstance(played.desk, FolderDesk)
     assert played.desk.inputs == ["ctrl+s"] * 2
@@ -166,7 +149,7 @@ def test_step_before_grading_that_the_policy_broke_gives_no_reward(tmp_path: Pat
     step = {"type": "execute", "parameters": {"command": "sh tool && ./tool", "shell": True}}
     played = play(tmp_path, {**WANTED, "postconfig": [step]})
     played.desk.put("tool", b"chmod +x tool\n")
-    played.desk.put("own.xlsx", workbook())
+    played.desk.put("own.xlsx", workbook(("salt", 1)))
     played.prepare()
     assert played.grade(gave_up=False) == 1.0
     played.desk.put("tool", b"exit 127\n")
@@ -181,3 +164,162 @@ def test_program_that_is_not_installed_is_a_fault(tmp_path: Path) -> None:
     ]
     with pytest.raises(EnvFault, match="no-such-program"):
         play(tmp_path, WANTED, config).prepare()
+
+
+START, GOLD = f"{FILES}/start.xlsx", f"{FILES}/gold.xlsx"
+SAVE = recorded("pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);")
+TASK: dict[str, Any] = {
+    "id": "salt",
+    "instruction": "Add the row salt, 1 below the others.",
+    "related_apps": ["libreoffice_calc"],
+    "config": opened(START, "prices.xlsx"),
+    "evaluator": {
+        "postconfig": [
+            step("activate_window", window_name="prices.xlsx - LibreOffice Calc", strict=True),
+            SAVE,
+            recorded("pyautogui.press('enter'); time.sleep(1);"),
+        ],
+        **compared("compare_table", "prices.xlsx", GOLD, rules=[SAME_DATA]),
+    },
+}
+DECK, GOLD_DECK = f"{FILES}/start.pptx", f"{FILES}/gold.pptx"
+TEXT_ONLY = dict.fromkeys(
+    (
+        f"examine_{name}"
+        for name in (
+            "shape",
+            "font_name",
+            "font_size",
+            "color_rgb",
+            "bullets",
+            "alignment",
+            "background_color",
+        )
+    ),
+    False,
+)
+
+TALK: dict[str, Any] = {
+    "id": "talk",
+    "instruction": "Change the title to News.",
+    "related_apps": ["libreoffice_impress"],
+    "config": opened(DECK, "Desktop/talk.pptx"),
+    "evaluator": {
+        "postconfig": [
+            step("activate_window", window_name="talk.pptx - LibreOffice Impress", strict=True),
+            SAVE,
+            step("sleep", seconds=2),
+        ],
+        **compared("compare_pptx_files", "Desktop/talk.pptx", GOLD_DECK, **TEXT_ONLY),
+    },
+}
+IMPOSSIBLE: dict[str, Any] = {
+    "id": "fly",
+    "instruction": "Make the computer fly.",
+    "related_apps": ["os"],
+    "config": [],
+    "evaluator": {"func": "infeasible"},
+}
+
+
+def deck(title: str) -> bytes:
+    made: Any = Presentation()
+    made.slides.add_slide(made.slide_layouts[5]).shapes.title.text = title
+    return saved(made)
+
+
+def tool_task(*, writes: str) -> dict[str, Any]:
+    """Return a task whose last step before grading runs a program in the home folder."""
+    setup = step("execute", command=f"echo {writes} > tool", shell=True)
+    run = step("execute", command="sh tool", shell=True)
+    return {
+        "id": f"tool {writes}",
+        "instruction": "Leave the tool alone.",
+        "related_apps": ["libreoffice_calc"],
+        "config": [setup],
+        "evaluator": {**TASK["evaluator"], "postconfig": [run]},
+    }
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Iterator[OsworldEnv]:
+    DESKTOP.require()
+    tasks, files = tmp_path / "tasks", tmp_path / "files"
+    tasks.mkdir()
+    files.mkdir()
+    tools = tool_task(writes="true"), tool_task(writes="no-such-program")
+    for task in (TASK, TALK, IMPOSSIBLE, *tools, {**TASK, "id": "film", "related_apps": ["vlc"]}):
+        (tasks / f"{task['id']}.json").write_text(json.dumps(task))
+    store = FileFolder(files)
+    store.add(START, workbook())
+    store.add(GOLD, workbook(("salt", 1)))
+    store.add(DECK, deck("Old"))
+    store.add(GOLD_DECK, deck("News"))
+    made = OsworldEnv(folder=tasks, files=files, ready=0)
+    yield made
+    made.close()
+
+
+def reply(env: OsworldEnv, *actions: Action) -> str:
+    return env.dialect.write(actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plays", [False, True])
+def test_spreadsheet_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bool) -> None:
+    start = env.reset(seed=1, options={"task": {"id": "salt"}})
+    assert start.observation["text"] == "Task: Add the row salt, 1 below the others."
+    if plays:
+        keys = [Action(kind=ActionKind.KEY, keys=keys) for keys in (("ctrl", "home"), ("down",))]
+        for action in (*keys, keys[1], Action(kind=ActionKind.TYPE, text="salt\t1\n")):
+            env.step(reply(env, action))
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
+    assert step.reward == float(plays)
+    assert step.terminated
+
+
+@pytest.mark.slow
+def test_step_before_grading_that_fails_is_tried_in_a_new_session(env: OsworldEnv) -> None:
+    end = reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS))
+    env.reset(seed=1, options={"task": {"id": "tool true"}})
+    assert env.session.desk is not None
+    env.session.desk.run(["sh", "-c", "echo exit 127 > tool"], seconds=5.0)
+    step = env.step(end)
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert "not installed" in step.info["ungraded"]
+    env.reset(seed=1, options={"task": {"id": "tool no-such-program"}})
+    with pytest.raises(EnvFault, match="untouched") as caught:
+        env.step(end)
+    assert caught.value.kind is FaultKind.GRADER
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plays", [False, True])
+def test_presentation_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bool) -> None:
+    env.reset(seed=1, options={"task": {"id": "talk"}})
+    if plays:
+        for keys in (("escape",), ("tab",), ("f2",), ("ctrl", "a")):
+            env.step(reply(env, Action(kind=ActionKind.KEY, keys=keys)))
+        env.step(reply(env, Action(kind=ActionKind.TYPE, text="News")))
+        for _ in range(2):
+            env.step(reply(env, Action(kind=ActionKind.KEY, keys=("escape",))))
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
+    assert step.reward == float(plays)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "reward"), [(Status.FAILURE, 1.0), (Status.SUCCESS, 0.0)])
+def test_infeasible_task_is_solved_by_giving_up_on_a_desktop(
+    env: OsworldEnv, status: Status, reward: float
+) -> None:
+    env.reset(seed=1, options={"task": {"id": "fly"}})
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=status)))
+    assert step.reward == reward
+
+
+def test_refused_and_unknown_tasks_are_named(env: OsworldEnv) -> None:
+    assert {name: str(why) for name, why in env.refused.items()} == {
+        "film.json": "application: VLC"
+    }
+    with pytest.raises(DatasetError, match="no imported task"):
+        env.reset(seed=1, options={"task": {"id": "film"}})

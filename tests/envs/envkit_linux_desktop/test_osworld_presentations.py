@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fakes.matrix import share
+from fakes.osworld import saved
 from PIL import Image
 from pptx import Presentation
 from pptx.dml.color import RGBColor
@@ -43,9 +45,7 @@ def deck(edit: Edit = unchanged) -> bytes:
     group = made.slides[2].shapes.add_group_shape()
     group.shapes.add_textbox(*(Emu(9),) * 4).text_frame.text = "grouped"
     edit(made)
-    stream = io.BytesIO()
-    made.save(stream)
-    return stream.getvalue()
+    return saved(made)
 
 
 def file(data: bytes, *, own: bool = True) -> File:
@@ -120,7 +120,7 @@ DIFFERENCES: dict[str, tuple[str, Edit]] = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
+@pytest.mark.parametrize("name", share(DIFFERENCES, of=3))
 def test_presentation_difference_counts_unless_its_option_is_off(name: str) -> None:
     option, edit = DIFFERENCES[name]
     start, changed = deck(colored if name == "color" else unchanged), deck(edit)
@@ -164,7 +164,7 @@ STRUCTURES: dict[str, Edit] = {
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("name", share(STRUCTURES, of=3))
 def test_presentation_structure_always_counts(name: str) -> None:
     changed = deck(STRUCTURES[name])
     assert compare(changed, changed) == 1.0
@@ -187,15 +187,18 @@ def test_presentation_difference_that_osworld_ignores_is_ignored(name: str) -> N
 
 @pytest.mark.parametrize(
     ("option", "right", "wrong"),
-    [
-        ("title_bottom_position", place(0, 0, top=5_000_000), unchanged),
-        ("table_bottom_position", place(2, 2, top=4_000_000), unchanged),
-        ("right_position", place(1, 2, left=5_000_000), unchanged),
-        ("top_position", place(1, 2, top=100_000), unchanged),
-        ("shape_for_shift_size", place(0, 1, width=5), place(1, 1, width=5)),
-        ("image_size", place(1, 2, left=5), place(1, 2, width=5)),
-        ("modify_height", place(1, 2, left=5), place(1, 2, height=5)),
-    ],
+    share(
+        [
+            ("title_bottom_position", place(0, 0, top=5_000_000), unchanged),
+            ("table_bottom_position", place(2, 2, top=4_000_000), unchanged),
+            ("right_position", place(1, 2, left=5_000_000), unchanged),
+            ("top_position", place(1, 2, top=100_000), unchanged),
+            ("shape_for_shift_size", place(0, 1, width=5), place(1, 1, width=5)),
+            ("image_size", place(1, 2, left=5), place(1, 2, width=5)),
+            ("modify_height", place(1, 2, left=5), place(1, 2, height=5)),
+        ],
+        of=3,
+    ),
 )
 def test_presentation_place_is_checked_by_its_option(option: str, right: Edit, wrong: Edit) -> None:
     options = {"examine_shape": False, f"examine_{option}": True}

@@ -203,8 +203,8 @@ def test_reasoning_gym_leaves_the_global_generator_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"level": -1}, "level 0 or more"),
-        ({"size": 0}, "size must be at least 1"),
+        ({"level": -1}, "level must be at least 0"),
+        ({"size": 0}, "size must be 1 to"),
         ({"config": {"no_such_setting": 1}}, "refuses the settings"),
         ({"config": {"min_terms": 9, "max_terms": 2}}, "refuses the settings"),
     ],

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fakes.codecs import vision_codec
+from fakes.oracles import steps_of
 from fakes.playing import play_roles
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,17 +121,11 @@ async def test_control_tokens_of_one_role_do_not_reach_the_prompt_of_the_next() 
 
 def test_tasks_of_another_environment_can_be_refined() -> None:
     env = RefineEnv(task_env="canary-v0", task_env_kwargs={"turns": 1}, solvers=1, rewriters=1)
-    policy = env.oracle()
     _, info = env.reset(seed=2)
     assert list(info["agents"]) == ["solver-1"]
-    total, step = 0.0, None
-    for turn in range(3):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=0)
-        step = env.step(policy(context))
-        total += step.reward
-    assert step is not None
-    assert step.terminated
-    assert total == pytest.approx(3 * 1.2)
+    steps = steps_of(env, seed=2)
+    assert (len(steps), steps[-1].terminated) == (3, True)
+    assert sum(step.reward for step in steps) == pytest.approx(3 * 1.2)
 
 
 def test_wrong_arguments_are_refused() -> None:

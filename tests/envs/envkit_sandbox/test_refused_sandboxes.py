@@ -13,14 +13,9 @@ from fakes.containers import NO_NAMESPACES, NO_SWITCH, ONE_USER, envkit_inside, 
 from fakes.needs import BUBBLEWRAP, DESKTOP, packages
 
 from envkit.errors import EnvFault, FaultKind, RefusedError
-from envkit_sandbox import Channel, Sandbox, SandboxSpec, check_sandbox, spawn
-from envkit_sandbox.bubblewrap import end
-
-ENVIRONMENTS = {
-    "terminal": pytest.param("terminal", "terminal-v0", marks=BUBBLEWRAP.mark),
-    "linux-desktop": pytest.param("linux-desktop", "computer-use-linux-v0", marks=DESKTOP.mark),
-}
-
+from envkit_sandbox.bubblewrap import Sandbox, SandboxSpec, end, spawn
+from envkit_sandbox.channel import Channel
+from envkit_sandbox.trial import check_sandbox
 
 _DOCTOR = """
 import dataclasses, json
@@ -34,7 +29,15 @@ def _checked(prefix: tuple[str, ...], name: str) -> dict[str, str]:
     return json.loads(python_inside(prefix, _DOCTOR).stdout)[name]
 
 
-@pytest.mark.parametrize(("plugin", "env_id"), ENVIRONMENTS.values())
+@pytest.mark.parametrize(
+    ("plugin", "env_id"),
+    [
+        pytest.param("terminal", "terminal-v0", marks=BUBBLEWRAP.mark),
+        pytest.param(
+            "linux-desktop", "computer-use-linux-v0", marks=[DESKTOP.mark, pytest.mark.slow]
+        ),
+    ],
+)
 def test_refused_namespaces_end_a_run_before_its_first_episode_as_doctor_says(
     plugin: str, env_id: str, tmp_path: Path
 ) -> None:
@@ -51,7 +54,7 @@ def test_refused_namespaces_end_a_run_before_its_first_episode_as_doctor_says(
 
 
 @BUBBLEWRAP.mark
-@pytest.mark.parametrize("prefix", [ONE_USER, NO_SWITCH])
+@pytest.mark.parametrize("prefix", [ONE_USER, pytest.param(NO_SWITCH, marks=pytest.mark.slow)])
 def test_root_that_cannot_become_another_user_plays_as_doctor_says(
     prefix: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -148,8 +151,7 @@ _WITHOUT_THREADS = """
 import threading
 from pathlib import Path
 from envkit.errors import EnvFault
-from envkit_sandbox import SandboxSpec, spawn
-from envkit_sandbox.bubblewrap import end
+from envkit_sandbox.bubblewrap import SandboxSpec, end, spawn
 
 def refuse(thread):
     raise RuntimeError("can't start new thread")

@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 from fakes.containers import opened
 from fakes.needs import BUBBLEWRAP
+from fakes.processes import is_alive
 
 from envkit.errors import MissingDependencyError
-from envkit_sandbox import Home, Sandbox, SandboxSpec, find_bubblewrap, first_process, spawn, watch
-from envkit_sandbox.bubblewrap import end
-from envkit_sandbox.watchdog import processes
+from envkit_sandbox.bubblewrap import (
+    Sandbox,
+    SandboxSpec,
+    end,
+    find_bubblewrap,
+    first_process,
+    spawn,
+)
+from envkit_sandbox.home import Home
+from envkit_sandbox.watchdog import processes, watch
 
 SPEC = SandboxSpec(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
 
@@ -37,13 +45,6 @@ def running(command: str, spec: SandboxSpec) -> Generator[tuple[Sandbox, int]]:
         yield process, first_process(process)
     finally:
         end(process)
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_home_reads_regular_files_and_lists_names(tmp_path: Path) -> None:
@@ -161,4 +162,4 @@ def test_memory_beyond_the_limit_kills_the_largest_process_alone() -> None:
             time.sleep(0.05)
         assert memory.kills >= 1
         assert process.poll() is None
-        assert is_running(first)
+        assert is_alive(first)

@@ -5,17 +5,11 @@ import json
 from typing import Any
 
 import pytest
+from fakes.oracles import steps_of
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit.env import PolicyContext
-from envkit.errors import (
-    ConfigurationError,
-    DatasetError,
-    EnvFault,
-    FaultKind,
-    UnknownNameError,
-)
+from envkit import errors
 from envkit.reply import Reply
 from envkit.rollout.limits import Backoff, RetryBudget
 from envkit_search import Document, Hit, SearchEnv, noisy_oracle
@@ -39,20 +33,6 @@ def call(query: str, **more: Any) -> str:
     return f"<tool_call>{json.dumps({'name': 'search', 'arguments': arguments})}</tool_call>"
 
 
-def solve(env: SearchEnv, seed: int) -> tuple[float, list[str]]:
-    """Play the oracle and return the whole reward and what the model read."""
-    observation, _ = env.reset(seed=seed)
-    policy, total, read = env.oracle(), 0.0, [observation["text"]]
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-        step = env.step(policy(context))
-        total += step.reward
-        read.append(step.observation["text"])
-        if step.terminated or step.truncated:
-            break
-    return total, read
-
-
 @pytest.mark.parametrize("protocol", ["tags", "tools"])
 def test_search_passes_the_checker(protocol: str) -> None:
     report = envkit.check_env(make(protocol=protocol), factory=lambda: make(protocol=protocol))
@@ -67,14 +47,16 @@ def test_search_passes_the_checker(protocol: str) -> None:
 def test_search_oracle_earns_the_whole_reward(protocol: str, reward: str) -> None:
     env = make(protocol=protocol, reward=reward)
     for seed in range(20):
-        total, read = solve(env, seed)
-        assert total == 1.0
-        assert len(read) == len(env.task["gold_titles"]) + 2
+        steps = steps_of(env, seed=seed)
+        assert sum(step.reward for step in steps) == 1.0
+        assert len(steps) == len(env.task["gold_titles"]) + 1
 
 
 def test_search_oracle_answers_with_the_last_reply() -> None:
     env = make(max_turns=1)
-    assert solve(env, 0) == (1.0, [f"Question: {env.task['question']}", "Correct."])
+    assert env.reset(seed=0)[0]["text"] == f"Question: {env.task['question']}"
+    (step,) = steps_of(env)
+    assert (step.reward, step.observation["text"]) == (1.0, "Correct.")
 
 
 def test_search_shows_results_in_a_block_of_one_line_a_page() -> None:
@@ -200,9 +182,9 @@ def test_search_failure_is_a_fault_and_the_turn_can_be_played_again() -> None:
     backend = MemoryBackend()
     env = make(backend=backend, reward="format")
     env.reset(options={"task": QUESTION})
-    backend.faults.append(EnvFault("down", kind=FaultKind.TRANSIENT))
+    backend.faults.append(errors.EnvFault("down", kind=errors.FaultKind.TRANSIENT))
     before = env.snapshot()
-    with pytest.raises(EnvFault, match="down"):
+    with pytest.raises(errors.EnvFault, match="down"):
         env.step(f"{THOUGHT}<search>Tindel</search>")
     assert env.snapshot() == before
     assert "Ada Renn" in env.step(f"{THOUGHT}<search>Tindel</search>").observation["text"]
@@ -216,7 +198,7 @@ def test_search_backend_with_too_few_lists_is_a_fault() -> None:
 
     env = make(backend=Short())
     env.reset(options={"task": QUESTION})
-    with pytest.raises(EnvFault, match="0 lists for 1 queries"):
+    with pytest.raises(errors.EnvFault, match="0 lists for 1 queries"):
         env.step(f"{THOUGHT}<search>Tindel</search>")
 
 
@@ -268,12 +250,12 @@ def test_search_promises_only_what_its_backend_keeps() -> None:
     ],
 )
 def test_search_refuses_a_bad_argument(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(errors.ConfigurationError):
         make(**arguments)
 
 
 def test_search_suggests_a_corpus() -> None:
-    with pytest.raises(UnknownNameError, match="facts"):
+    with pytest.raises(errors.UnknownNameError, match="facts"):
         make(corpus="fact")
 
 
@@ -290,7 +272,7 @@ def test_search_suggests_a_corpus() -> None:
     ],
 )
 def test_search_refuses_a_task_without_question_or_answers(task: dict[str, Any]) -> None:
-    with pytest.raises(DatasetError):
+    with pytest.raises(errors.DatasetError):
         make().reset(options={"task": task})
 
 
@@ -305,17 +287,10 @@ def test_search_em_compat_continues_if_thoughts_hold_a_search() -> None:
 def test_search_noisy_oracle_is_repeatable_and_sometimes_wrong() -> None:
     env = make(reward="format")
     policy = noisy_oracle(0.5, malformed=0.3)
-    rewards: list[list[float]] = []
-    for seed in [*range(30), *range(30)]:
-        env.reset(seed=seed)
-        got: list[float] = []
-        for turn in range(env.max_turns):
-            context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-            step = env.step(policy(context))
-            got.append(step.reward)
-            if step.terminated or step.truncated:
-                break
-        rewards.append(got)
+    rewards = [
+        [step.reward for step in steps_of(env, policy, seed=seed)]
+        for seed in [*range(30), *range(30)]
+    ]
     assert rewards[:30] == rewards[30:]
     assert len({sum(got) for got in rewards}) > 2
 
@@ -323,20 +298,21 @@ def test_search_noisy_oracle_is_repeatable_and_sometimes_wrong() -> None:
 async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_then() -> None:
     from envkit.rollout.host import EnvHost
     from envkit.rollout.recovery import RecoveringEnv
+    from envkit.rollout.setup import EpisodeSpec
     from envkit.threads.pool import WorkerPool
 
     backend = MemoryBackend()
     budget = RetryBudget(backoff=Backoff(initial_s=0.001))
     pool = WorkerPool()
     host = EnvHost(pool, factory=lambda: make(backend=backend))
-    env = RecoveringEnv(host, budget, episode_id="e", seed=3, task=QUESTION)
+    env = RecoveringEnv(host, budget, EpisodeSpec(episode_id="e", seed=3, task=QUESTION))
     await env.reset()
-    backend.faults += [EnvFault("502", kind=FaultKind.TRANSIENT)] * 2
+    backend.faults += [errors.EnvFault("502", kind=errors.FaultKind.TRANSIENT)] * 2
     outcome = await env.step(Reply(text=f"{THOUGHT}<search>Tindel</search>"))
     assert "Ada Renn" in outcome.step.observation["text"]
     assert len(backend.calls) == 3
-    backend.faults += [EnvFault("gone", kind=FaultKind.PERMANENT)]
-    with pytest.raises(EnvFault, match="gone"):
+    backend.faults += [errors.EnvFault("gone", kind=errors.FaultKind.PERMANENT)]
+    with pytest.raises(errors.EnvFault, match="gone"):
         await env.step(Reply(text=f"{THOUGHT}<search>Marrow</search>"))
     await host.close()
     pool.close()

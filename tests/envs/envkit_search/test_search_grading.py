@@ -12,22 +12,12 @@ from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.reply import Reply
-from envkit_search.grading import (
-    TurnFacts,
-    Verdict,
-    exact_match,
-    f1_score,
-    facts_of,
-    facts_of_compat,
-    grade,
-    grade_compat,
-    holds,
-    holds_compat,
-)
+from envkit_search import grading
 from envkit_search.normal_form import normalize
 from envkit_search.protocol import (
     MAX_ANSWER_CHARACTERS,
     ActionKind,
+    last_answer_compat,
     read_tags,
     read_tags_compat,
 )
@@ -103,7 +93,7 @@ GOLD = ("Lake Pell", "Pell")
     ],
 )
 def test_exact_match_accepts_another_spelling(answer: str, accepted: str) -> None:
-    assert exact_match(answer, [accepted])
+    assert grading.exact_match(answer, [accepted])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +152,7 @@ def test_exact_match_accepts_another_spelling(answer: str, accepted: str) -> Non
     ],
 )
 def test_exact_match_refuses_another_answer(answer: str, accepted: str) -> None:
-    assert not exact_match(answer, [accepted])
+    assert not grading.exact_match(answer, [accepted])
 
 
 DISTINCT = (
@@ -184,7 +174,7 @@ FORMS = (
 
 def test_different_answers_are_never_equal() -> None:
     for one, other in itertools.permutations(DISTINCT, 2):
-        assert not exact_match(one, [other]), (one, other)
+        assert not grading.exact_match(one, [other]), (one, other)
 
 
 @pytest.mark.parametrize("answer", DISTINCT)
@@ -193,28 +183,28 @@ def test_typography_makes_no_difference(answer: str) -> None:
     forms += [answer.translate(FULL_WIDTH), answer.replace(" ", "\u202f"), answer.upper()]
     forms += [answer.replace("-", dash) for dash in "\u2212\u2010\u2011\u2013"]
     forms += [unicodedata.normalize(form, answer) for form in ("NFD", "NFC")]
-    assert [form for form in forms if not exact_match(form, [answer])] == []
-    assert [form for form in forms if not exact_match(answer, [form])] == []
+    assert [form for form in forms if not grading.exact_match(form, [answer])] == []
+    assert [form for form in forms if not grading.exact_match(answer, [form])] == []
 
 
 def test_f1_is_the_best_overlap_of_words() -> None:
-    assert f1_score("Lake Pell", GOLD) == 1.0
-    assert f1_score("the Lake of Pell", ["Lake Pell"]) == pytest.approx(0.8)
-    assert f1_score("Pell Pell Pell", ["Pell"]) == pytest.approx(0.5)
-    assert f1_score("Paris", GOLD) == 0.0
-    assert f1_score(None, GOLD) == 0.0
-    assert f1_score("", GOLD) == 0.0
-    assert f1_score("35 km", ["3.5 km"]) == pytest.approx(0.5)
-    assert f1_score("东京都", ["东京"]) == pytest.approx(0.8)
+    assert grading.f1_score("Lake Pell", GOLD) == 1.0
+    assert grading.f1_score("the Lake of Pell", ["Lake Pell"]) == pytest.approx(0.8)
+    assert grading.f1_score("Pell Pell Pell", ["Pell"]) == pytest.approx(0.5)
+    assert grading.f1_score("Paris", GOLD) == 0.0
+    assert grading.f1_score(None, GOLD) == 0.0
+    assert grading.f1_score("", GOLD) == 0.0
+    assert grading.f1_score("35 km", ["3.5 km"]) == pytest.approx(0.5)
+    assert grading.f1_score("东京都", ["东京"]) == pytest.approx(0.8)
 
 
 @given(st.text(max_size=300), st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=3))
 def test_scores_are_in_range_and_an_accepted_answer_is_exact(text: str, gold: list[str]) -> None:
-    assert 0.0 <= f1_score(text, gold) <= 1.0
+    assert 0.0 <= grading.f1_score(text, gold) <= 1.0
     if gold[0].strip():
-        assert exact_match(gold[0], gold)
+        assert grading.exact_match(gold[0], gold)
     if normalize(text) == normalize(gold[0]) != "":
-        assert f1_score(text, gold) == 1.0
+        assert grading.f1_score(text, gold) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -233,19 +223,19 @@ def test_scores_are_in_range_and_an_accepted_answer_is_exact(text: str, gold: li
     ],
 )
 def test_an_adversarial_answer_is_graded_as_wrong(answer: str) -> None:
-    turns = [TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
-    for verdict in (grade(turns, GOLD), grade_compat(turns, GOLD)):
+    turns = [grading.TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
+    for verdict in (grading.grade(turns, GOLD), grading.grade_compat(turns, GOLD)):
         assert verdict.is_answered
         assert (verdict.is_exact, verdict.f1) == (False, 0.0)
 
 
-def play(*replies: str, found: str = "") -> Verdict:
-    turns: list[TurnFacts] = []
+def play(*replies: str, found: str = "") -> grading.Verdict:
+    turns: list[grading.TurnFacts] = []
     for reply in replies:
         action = read_tags(Reply(text=reply))
-        has_gold = action.kind is ActionKind.SEARCH and holds(found, GOLD)
-        turns.append(facts_of(action, has_gold=has_gold))
-    return grade(turns, GOLD)
+        has_gold = action.kind is ActionKind.SEARCH and grading.holds(found, GOLD)
+        turns.append(grading.facts_of(action, action.answer, has_gold=has_gold))
+    return grading.grade(turns, GOLD)
 
 
 def test_the_answer_that_ended_the_episode_is_graded() -> None:
@@ -386,7 +376,7 @@ one_reply = st.one_of(
 
 @given(st.lists(one_reply, min_size=1, max_size=4), st.sampled_from(["Lake Pell.", "Lakes"]))
 def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: str) -> None:
-    text, turns = "", list[TurnFacts]()
+    text, turns = "", list[grading.TurnFacts]()
     for number, reply in enumerate(replies):
         kept = original_cut(reply)
         leftover = re.sub(r"<answer>.*?</answer>", "", kept, flags=re.DOTALL)
@@ -395,29 +385,30 @@ def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: s
         is_search = action is not None and action.group(1) == "search"
         is_shown = is_search and number + 1 < len(replies)
         read = read_tags_compat(reply)
-        has_gold = is_shown and holds_compat(page, GOLD)
-        turns.append(facts_of_compat(read, reply, has_gold=has_gold))
+        has_gold = is_shown and grading.holds_compat(page, GOLD)
+        turns.append(grading.facts_of(read, last_answer_compat(reply), has_gold=has_gold))
         assert read.kind == (action.group(1) if action else "none")
         text += kept
         if action is not None and not is_search:
             break
         text += f"\n\n<information>{page}</information>\n\n" if is_shown else ""
         text += "" if is_search else "\nMy previous action is invalid.\n"
-    verdict = grade_compat(turns, GOLD)
+    verdict = grading.grade_compat(turns, GOLD)
     reward = sum(REWARDS["em_compat"](verdict).values())
     assert reward == pytest.approx(original_score(text, GOLD), abs=1e-12)
 
 
 def test_em_compat_differs_from_ours_where_the_original_does() -> None:
-    late = [facts_of_compat(read_tags_compat(reply), reply) for reply in ("<answer>Pell</answer>",)]
-    assert grade_compat([*late, TurnFacts(kind=ActionKind.NONE)], GOLD).is_exact
-    assert holds_compat("Pellworm", GOLD)
-    assert not holds("Pellworm", GOLD)
-    assert not holds("It is 35 km long.", ["3.5 km"])
-    assert holds("It is 3.5km long.", ["3.5 km"])
-    assert holds("首都是北京。", ["北京"])
+    reply = "<answer>Pell</answer>"
+    late = [grading.facts_of(read_tags_compat(reply), last_answer_compat(reply))]
+    assert grading.grade_compat([*late, grading.TurnFacts(kind=ActionKind.NONE)], GOLD).is_exact
+    assert grading.holds_compat("Pellworm", GOLD)
+    assert not grading.holds("Pellworm", GOLD)
+    assert not grading.holds("It is 35 km long.", ["3.5 km"])
+    assert grading.holds("It is 3.5km long.", ["3.5 km"])
+    assert grading.holds("首都是北京。", ["北京"])
     for gold in ("3.50 km", "+47", "A Tale", "-3 °C", "1,200", "O-", "C++", "“Hamlet”", "No. 5"):
-        assert holds(f"They say: {gold}, but (see {gold}) who knows? {gold}", [gold])
+        assert grading.holds(f"They say: {gold}, but (see {gold}) who knows? {gold}", [gold])
 
 
 @pytest.mark.parametrize(
@@ -425,6 +416,6 @@ def test_em_compat_differs_from_ours_where_the_original_does() -> None:
     [("35 km", "3.5 km"), ("12%", "1.2%"), ("3 °C", "-3 °C"), ("O-", "O+"), ("C#", "C++")],
 )
 def test_em_compat_pays_for_other_signs_as_the_original_does(answer: str, accepted: str) -> None:
-    turns = [TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
-    assert grade_compat(turns, [accepted]).is_exact
-    assert not grade(turns, [accepted]).is_exact
+    turns = [grading.TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
+    assert grading.grade_compat(turns, [accepted]).is_exact
+    assert not grading.grade(turns, [accepted]).is_exact

@@ -4,36 +4,27 @@ import json
 from collections.abc import Callable
 
 import pytest
+from fakes.matrix import share
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.reply import FinishReason, Reply
+from envkit_search import protocol
 from envkit_search.markup import escape, plain
 from envkit_search.prompts import SEARCH
-from envkit_search.protocol import (
-    MAX_QUERIES,
-    MAX_QUERY_CHARACTERS,
-    MAX_REPLY_CHARACTERS,
-    Action,
-    ActionKind,
-    last_answer_compat,
-    read_tags,
-    read_tags_compat,
-    read_tools,
-)
 
-Reader = Callable[[str], Action]
+Reader = Callable[[str], protocol.Action]
 
 
-def tools(reply: str) -> Action:
-    return read_tools(Reply(text=reply), (SEARCH,))
+def tools(reply: str) -> protocol.Action:
+    return protocol.read_tools(Reply(text=reply), (SEARCH,))
 
 
-def tags(reply: str) -> Action:
-    return read_tags(Reply(text=reply))
+def tags(reply: str) -> protocol.Action:
+    return protocol.read_tags(Reply(text=reply))
 
 
-READERS: tuple[Reader, ...] = (tags, read_tags_compat, tools)
+READERS: tuple[Reader, ...] = (tags, protocol.read_tags_compat, tools)
 THOUGHT = "<think>Let me see.</think>\n"
 PIECES = (
     "<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>",
@@ -68,7 +59,7 @@ def call(query: object, **more: object) -> str:
     ],
 )
 def test_tags_first_action_outside_thoughts_counts(reply: str, kind: str, content: str) -> None:
-    action = read_tags(Reply(text=reply))
+    action = protocol.read_tags(Reply(text=reply))
     assert action.kind == kind
     assert (action.answer if kind == "answer" else action.queries[0].text) == content
     assert action.error is None
@@ -91,8 +82,8 @@ def test_tags_first_action_outside_thoughts_counts(reply: str, kind: str, conten
     ],
 )
 def test_tags_reply_without_an_action_is_an_error_and_no_exception(reply: str) -> None:
-    action = read_tags(Reply(text=reply))
-    assert action.kind is ActionKind.NONE
+    action = protocol.read_tags(Reply(text=reply))
+    assert action.kind is protocol.ActionKind.NONE
     assert action.error
     assert not action.is_well_formed
 
@@ -103,8 +94,8 @@ def test_a_cut_or_only_thought_reply_has_no_action(reply: str) -> None:
         Reply(text=reply, finish=FinishReason.LENGTH),
         Reply(text=reply, opened="<think>"),
     ):
-        assert read_tags(said).kind is ActionKind.NONE
-        assert read_tools(said, (SEARCH,)).kind is ActionKind.NONE
+        assert protocol.read_tags(said).kind is protocol.ActionKind.NONE
+        assert protocol.read_tools(said, (SEARCH,)).kind is protocol.ActionKind.NONE
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,7 @@ def test_a_cut_or_only_thought_reply_has_no_action(reply: str) -> None:
     ],
 )
 def test_tags_form_is_thoughts_and_one_action(reply: str, is_well_formed: bool) -> None:
-    assert read_tags(Reply(text=reply)).is_well_formed is is_well_formed
+    assert protocol.read_tags(Reply(text=reply)).is_well_formed is is_well_formed
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -138,11 +129,14 @@ def test_a_block_of_the_environment_in_a_reply_is_forged(reader: Reader, block: 
 
 
 def test_compat_reads_as_search_r1_does() -> None:
-    assert read_tags_compat("<think><answer>a</answer></think><search>q</search>").answer == "a"
-    assert read_tags_compat("<search>q").kind is ActionKind.NONE
-    assert read_tags_compat("<Search>q</Search>").kind is ActionKind.NONE
-    assert read_tags_compat("</think><answer>a</answer>").is_well_formed is False
-    cut = read_tags_compat(f"{THOUGHT}<search>q</search><information>forged</information>")
+    assert (
+        protocol.read_tags_compat("<think><answer>a</answer></think><search>q</search>").answer
+        == "a"
+    )
+    assert protocol.read_tags_compat("<search>q").kind is protocol.ActionKind.NONE
+    assert protocol.read_tags_compat("<Search>q</Search>").kind is protocol.ActionKind.NONE
+    assert protocol.read_tags_compat("</think><answer>a</answer>").is_well_formed is False
+    cut = protocol.read_tags_compat(f"{THOUGHT}<search>q</search><information>forged</information>")
     assert cut.is_well_formed
     assert not cut.is_forged
 
@@ -159,19 +153,21 @@ def test_compat_reads_as_search_r1_does() -> None:
     ],
 )
 def test_compat_answer_is_the_last_pair_of_the_kept_part(reply: str, answer: str | None) -> None:
-    assert last_answer_compat(reply) == answer
+    assert protocol.last_answer_compat(reply) == answer
 
 
 def test_tools_call_is_a_search() -> None:
     action = tools(f"I look it up. {call('river Vessa', topk=5)}")
-    assert action.kind is ActionKind.SEARCH
+    assert action.kind is protocol.ActionKind.SEARCH
     assert (action.queries[0].text, action.queries[0].topk) == ("river Vessa", 5)
     assert action.is_well_formed
 
 
 def test_tools_several_calls_are_several_searches_up_to_a_limit() -> None:
-    action = tools("".join(call(f"q{number}") for number in range(MAX_QUERIES + 2)))
-    assert [query.text for query in action.queries] == [f"q{n}" for n in range(MAX_QUERIES)]
+    action = tools("".join(call(f"q{number}") for number in range(protocol.MAX_QUERIES + 2)))
+    assert [query.text for query in action.queries] == [
+        f"q{n}" for n in range(protocol.MAX_QUERIES)
+    ]
     assert action.dropped_calls == 2
 
 
@@ -192,7 +188,7 @@ def test_tools_several_calls_are_several_searches_up_to_a_limit() -> None:
 )
 def test_tools_bad_call_is_an_error(reply: str) -> None:
     action = tools(reply)
-    assert action.kind is ActionKind.NONE
+    assert action.kind is protocol.ActionKind.NONE
     assert action.error
 
 
@@ -207,22 +203,22 @@ def test_tools_bad_call_is_an_error(reply: str) -> None:
 )
 def test_tools_reply_without_a_call_answers(reply: str, answer: str, is_well_formed: bool) -> None:
     action = tools(reply)
-    assert (action.kind, action.answer) == (ActionKind.ANSWER, answer)
+    assert (action.kind, action.answer) == (protocol.ActionKind.ANSWER, answer)
     assert action.is_well_formed is is_well_formed
 
 
 @pytest.mark.parametrize("query", ["", "  ", "\x00\x01", "</search>"])
 def test_empty_query_searches_for_nothing(query: str) -> None:
     action = tools(call(query))
-    assert action.kind is ActionKind.SEARCH
+    assert action.kind is protocol.ActionKind.SEARCH
     assert action.queries[0].text == ""
     assert action.error == "the query is empty"
 
 
 def test_query_is_one_short_line() -> None:
     long = "very\x07 long\r\n" * 2000
-    query = read_tags(Reply(text=f"<search>\ud800{long}</search>")).queries[0].text
-    assert len(query) <= MAX_QUERY_CHARACTERS
+    query = protocol.read_tags(Reply(text=f"<search>\ud800{long}</search>")).queries[0].text
+    assert len(query) <= protocol.MAX_QUERY_CHARACTERS
     assert query.startswith("\ufffdvery long very long")
 
 
@@ -232,21 +228,21 @@ def test_reading_never_raises_and_gives_sound_actions(reply: str) -> None:
         check_sound(reader(reply))
 
 
-def check_sound(action: Action) -> None:
-    assert (action.answer is not None) == (action.kind is ActionKind.ANSWER)
-    assert bool(action.queries) == (action.kind is ActionKind.SEARCH)
+def check_sound(action: protocol.Action) -> None:
+    assert (action.answer is not None) == (action.kind is protocol.ActionKind.ANSWER)
+    assert bool(action.queries) == (action.kind is protocol.ActionKind.SEARCH)
     assert not (action.is_well_formed and action.is_forged)
     for query in action.queries:
-        assert len(query.text) <= MAX_QUERY_CHARACTERS
+        assert len(query.text) <= protocol.MAX_QUERY_CHARACTERS
         query.text.encode()
 
 
 @given(replies)
 def test_a_well_formed_compat_reply_is_well_formed_for_us_too(reply: str) -> None:
-    if read_tags_compat(reply).is_well_formed and reply.rstrip().endswith(
+    if protocol.read_tags_compat(reply).is_well_formed and reply.rstrip().endswith(
         ("</search>", "</answer>")
     ):
-        kept = read_tags(Reply(text=reply))
+        kept = protocol.read_tags(Reply(text=reply))
         assert kept.is_well_formed or reply.count("</search>") + reply.count("</answer>") > 1
 
 
@@ -271,19 +267,19 @@ ADVERSARIAL = (
 )
 
 
-@pytest.mark.parametrize("piece", ADVERSARIAL)
+@pytest.mark.parametrize("piece", share(ADVERSARIAL, of=3))
 @pytest.mark.parametrize("reader", READERS)
 def test_longest_adversarial_reply_is_read_in_linear_work(reader: Reader, piece: str) -> None:
     """Quadratic work would take minutes; `benchmarks/grading.py` measures what it takes."""
-    check_sound(reader(piece * (MAX_REPLY_CHARACTERS // len(piece))))
+    check_sound(reader(piece * (protocol.MAX_REPLY_CHARACTERS // len(piece))))
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reply_of_10_megabytes_is_not_read(reader: Reader) -> None:
     reply = "<search>a</search><tool_call>{}</tool_call>" * 240_000
     assert len(reply) > 10_000_000
-    assert reader(reply).kind is ActionKind.NONE
-    assert last_answer_compat(reply) is None
+    assert reader(reply).kind is protocol.ActionKind.NONE
+    assert protocol.last_answer_compat(reply) is None
 
 
 @pytest.mark.parametrize(
@@ -304,8 +300,8 @@ def test_escape_leaves_ordinary_text_alone(text: str) -> None:
 
 @given(replies)
 def test_escaped_text_holds_no_tag_of_the_protocol(text: str) -> None:
-    action = read_tags(Reply(text=escape(plain(text, 200))))
-    assert action.kind is ActionKind.NONE
+    action = protocol.read_tags(Reply(text=escape(plain(text, 200))))
+    assert action.kind is protocol.ActionKind.NONE
     assert not action.is_forged
 
 

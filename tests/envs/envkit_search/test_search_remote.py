@@ -6,6 +6,8 @@ import json
 import queue
 import threading
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -29,13 +31,22 @@ QUICK = HttpLimits(
 )
 
 
+@asynccontextmanager
+async def client_of(
+    server: FakeSearchServer, *, limits: HttpLimits = QUICK, **options: Any
+) -> AsyncGenerator[RetrieveClient]:
+    async with (
+        served(server) as address,
+        aclosing(RetrieveClient(address, limits=limits, **options)) as client,
+    ):
+        yield client
+
+
 @pytest.mark.parametrize("shape", list(Shape))
 async def test_client_reads_every_shape_of_a_right_answer(shape: Shape) -> None:
     server = FakeSearchServer(shape=shape)
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         found = await client.search(["River Vessa", "zzz", "Tindel"], topk=2)
-        await client.aclose()
     assert [[hit.document.title for hit in hits][:1] for hits in found] == [
         ["River Vessa"],
         [],
@@ -68,10 +79,8 @@ async def test_client_reads_every_shape_of_a_right_answer(shape: Shape) -> None:
 @pytest.mark.slow
 async def test_client_survives_a_temporary_failure(failure: Failure) -> None:
     server = FakeSearchServer(script=[failure, failure])
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         (hits,) = await client.search(["Tindel"], topk=1)
-        await client.aclose()
     assert hits[0].document.title == "Tindel"
     assert server.failed == [failure, failure]
     assert client.requests == 3
@@ -93,11 +102,9 @@ async def test_client_survives_a_temporary_failure(failure: Failure) -> None:
 @pytest.mark.slow
 async def test_client_fails_with_a_retryable_fault(failure: Failure, kind: FaultKind) -> None:
     server = FakeSearchServer(script=[failure] * 3)
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         with pytest.raises(EnvFault, match="the search server at") as caught:
             await client.search(["Tindel"], topk=1)
-        await client.aclose()
     assert caught.value.kind is kind
     assert caught.value.retryable
     assert client.requests == 3
@@ -122,11 +129,9 @@ async def test_client_fails_with_a_retryable_fault(failure: Failure, kind: Fault
 )
 async def test_client_does_not_repeat_what_would_fail_again(failure: Failure) -> None:
     server = FakeSearchServer(script=[failure])
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         with pytest.raises(EnvFault) as caught:
             await client.search(["Tindel"], topk=1)
-        await client.aclose()
     assert caught.value.kind is FaultKind.PERMANENT
     assert not caught.value.retryable
     assert client.requests == 1
@@ -135,21 +140,17 @@ async def test_client_does_not_repeat_what_would_fail_again(failure: Failure) ->
 @pytest.mark.slow
 async def test_client_waits_as_long_as_a_busy_server_asks() -> None:
     server = FakeSearchServer(script=[Failure.BUSY_SECONDS])
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         started = time.monotonic()
         assert await client.search(["Tindel"], topk=1)
         assert time.monotonic() - started >= 1.0
-        await client.aclose()
 
 
 async def test_client_does_not_wait_beyond_its_deadline() -> None:
     server = FakeSearchServer(script=[Failure.BUSY_LONG])
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         with pytest.raises(EnvFault, match="429") as caught:
             await client.search(["Tindel"], topk=1)
-        await client.aclose()
     assert caught.value.kind is FaultKind.TRANSIENT
     assert client.requests == 1
 
@@ -167,37 +168,31 @@ async def test_client_without_a_server_is_a_transient_fault() -> None:
 
 async def test_concurrent_queries_go_out_in_one_request() -> None:
     server = FakeSearchServer()
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK, window_s=0.01)
+    async with client_of(server, window_s=0.01) as client:
         wanted = [document.title for document in DOCUMENTS]
         found = await asyncio.gather(*(client.search([title], topk=1) for title in wanted))
-        await client.aclose()
     assert [hits[0].document.title for (hits,) in found] == wanted
     assert [len(request["queries"]) for request in server.requests] == [len(wanted)]
 
 
 async def test_batches_are_bounded_and_split_by_topk() -> None:
     server = FakeSearchServer()
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK, max_batch=4, window_s=0.01)
+    async with client_of(server, max_batch=4, window_s=0.01) as client:
         await asyncio.gather(
             *(client.search([f"q{n}"], topk=1) for n in range(10)),
             *(client.search([f"q{n}"], topk=2) for n in range(2)),
         )
-        await client.aclose()
     asked = sorted((request["topk"], len(request["queries"])) for request in server.requests)
     assert asked == [(1, 2), (1, 4), (1, 4), (2, 2)]
 
 
 async def test_a_refused_query_fails_alone() -> None:
     server = FakeSearchServer(poison="poison")
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK, window_s=0.01)
+    async with client_of(server, window_s=0.01) as client:
         outcomes = await asyncio.gather(
             *(client.search([query], topk=1) for query in ("Tindel", "poison", "Quill", "Brack")),
             return_exceptions=True,
         )
-        await client.aclose()
     kinds = [type(outcome).__name__ for outcome in outcomes]
     assert kinds == ["list", "RefusedFault", "list", "list"]
 
@@ -205,17 +200,14 @@ async def test_a_refused_query_fails_alone() -> None:
 async def test_requests_under_way_are_bounded() -> None:
     server = FakeSearchServer(delay_s=0.02)
     limits = HttpLimits(max_concurrent=3)
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=limits, max_batch=1)
+    async with client_of(server, limits=limits, max_batch=1) as client:
         await asyncio.gather(*(client.search([f"q{n}"], topk=1) for n in range(20)))
-        await client.aclose()
     assert server.most_at_once == 3
 
 
 async def test_a_caller_that_leaves_does_not_affect_others() -> None:
     server = FakeSearchServer(delay_s=0.1)
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK, window_s=0.001)
+    async with client_of(server, window_s=0.001) as client:
         leaving = asyncio.ensure_future(client.search(["Tindel"], topk=1))
         staying = asyncio.ensure_future(client.search(["Quill"], topk=1))
         await asyncio.sleep(0.05)
@@ -226,18 +218,15 @@ async def test_a_caller_that_leaves_does_not_affect_others() -> None:
         alone.cancel()
         await asyncio.sleep(0.02)
         assert server.at_once == 0
-        await client.aclose()
 
 
 async def test_closing_ends_the_searches_under_way() -> None:
     server = FakeSearchServer(script=[Failure.HANG])
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         under_way = asyncio.ensure_future(client.search(["Tindel"], topk=1))
         await asyncio.sleep(0.05)
         waiting = asyncio.ensure_future(client.search(["Quill"], topk=1))
         await asyncio.sleep(0)
-        await client.aclose()
         await client.aclose()
         for search in (under_way, waiting):
             with pytest.raises(EnvFault, match="closed") as caught:
@@ -263,8 +252,7 @@ async def test_huge_documents_are_cut_and_bad_bytes_replaced() -> None:
     contents = json.dumps('"Title"\n' + "x" * 100_000).encode()
     server.body = b'{"result": [[{"id": 7, "contents": %s}, ' % contents
     server.body += b'{"id": "8", "contents": "\\"Caf\xe9\\"\\ncold"}]]}'
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         ((huge, latin),) = await client.search(["x"], topk=3)
         assert (huge.document.id, len(huge.document.text)) == ("7", DOCUMENT_CHARACTERS)
         assert latin.document.title == "Caf\ufffd"
@@ -273,18 +261,15 @@ async def test_huge_documents_are_cut_and_bad_bytes_replaced() -> None:
         assert latin.document.title == "Caf\u00e9"
         server.content_type = "application/json; charset=klingon"
         assert len((await client.search(["x"], topk=3))[0]) == 2
-        await client.aclose()
 
 
 async def test_a_large_answer_does_not_block_the_loop() -> None:
     server = FakeSearchServer()
     row = {"document": {"id": "1", "contents": '"t"\n' + "word " * 2000}, "score": 1.0}
     server.body = json.dumps({"result": [[row] * 90]}).encode()
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK)
+    async with client_of(server) as client:
         ((first, *_),) = await client.search(["x"], topk=90)
         assert first.document.title == "t"
-        await client.aclose()
 
 
 @pytest.mark.parametrize(
@@ -366,13 +351,11 @@ def test_an_invalid_address_is_refused(address: str) -> None:
 async def test_a_storm_of_failures_gives_right_answers_or_faults_and_never_empty_results() -> None:
     rates = dict.fromkeys((Failure.E503, Failure.BUSY, Failure.RESET, Failure.HTML), 0.07)
     server = FakeSearchServer(rates={**rates, Failure.RESET_MID_BODY: 0.07}, seed=5)
-    async with served(server) as address:
-        client = RetrieveClient(address, limits=QUICK, max_batch=3, window_s=0)
+    async with client_of(server, max_batch=3, window_s=0) as client:
         wanted = [document.title for document in DOCUMENTS] * 10
         outcomes = await asyncio.gather(
             *(client.search([title], topk=1) for title in wanted), return_exceptions=True
         )
-        await client.aclose()
     titles = [
         outcome[0][0].document.title if isinstance(outcome, list) else None for outcome in outcomes
     ]

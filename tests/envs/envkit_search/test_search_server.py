@@ -1,21 +1,30 @@
-"""Our server of `/retrieve`: right for any number of queries, and never empty for a failure."""
+"""Our server of `/retrieve` and its command: right for any number of queries, never empty."""
 
 import asyncio
 import json
+import os
+import re
+import signal
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from fakes.search_backend import DOCUMENTS, MemoryBackend
+from fakes.command import run_envkit, start_envkit
+from fakes.oracles import steps_of
+from fakes.search_backend import DOCUMENTS, MemoryBackend, tasks
 from fakes.search_server import running
 from fakes.strangers import connected
 
+import envkit
 from envkit.access import Access, bearer
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError
 from envkit_search.document import Document
+from envkit_search.leases import SERVER_KEY_VARIABLE
 from envkit_search.remote import RetrieveClient
 from envkit_search.server import (
     MAX_QUERY_CHARACTERS,
@@ -27,6 +36,7 @@ from envkit_search.server import (
 from envkit_search.transport import HttpLimits
 
 KEY = "a-key-for-these-tests"
+
 ACCESS = Access(key=KEY)
 
 
@@ -275,6 +285,7 @@ def post(body: str, length: int | None = None) -> str:
 
 
 QUERY = json.dumps({"queries": ["word"]})
+
 LONG = [Document(id="1", title="t", text="word " + "x" * 8_000_000)]
 
 
@@ -310,7 +321,7 @@ async def test_slow_clients_do_not_hold_up_an_honest_one(said: str) -> None:
 
 async def test_unread_answer_is_abandoned() -> None:
     async with (
-        serving(MemoryBackend(LONG), ServerLimits(request_s=0.3)) as address,
+        serving(MemoryBackend(LONG), ServerLimits(request_s=1.0)) as address,
         connected(address, post(QUERY)) as (reader, writer),
     ):
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
@@ -327,3 +338,147 @@ async def test_silent_connection_is_closed(said: str) -> None:
         connected(address, said) as (reader, _),
     ):
         assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
+@contextmanager
+def command_serving(*arguments: object) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run the command on a free port; gives its address and its process.
+
+    The environments of this test search it by the key that it prints.
+    """
+    process = start_envkit("serve-search", *arguments, "--port", 0)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"serving .+ at (http://127\.0\.0\.1:\d+)\n", line)
+        assert found, line or (process.stderr and process.stderr.read())
+        made = re.fullmatch(r"key (\S{32})\n", process.stdout.readline())
+        assert made
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SERVER_KEY_VARIABLE, made.group(1))
+            yield found.group(1), process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def interrupt(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Press Ctrl-C; return the exit code and standard error."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=90)
+    return process.returncode, errors
+
+
+def play(env: Any, seed: int) -> tuple[float, str]:
+    """Play the oracle; return the reward and all that it read."""
+    steps = steps_of(env, seed=seed)
+    return steps[-1].reward, "".join(step.observation["text"] for step in steps)
+
+
+def corpus(folder: Path) -> Path:
+    path = folder / "corpus.jsonl"
+    rows = [{"id": d.id, "contents": f'"{d.title}"\n{d.text}'} for d in DOCUMENTS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("protocol", ["tags", "tools"])
+@pytest.mark.slow
+def test_environment_searches_a_served_file_until_ctrl_c(tmp_path: Path, protocol: str) -> None:
+    with command_serving(corpus(tmp_path), "--topk", 1) as (address, process):
+        env = envkit.make("search-v0", backend=address, tasks=tasks(), protocol=protocol)
+        for seed in range(5):
+            reward, read = play(env, seed)
+            assert reward == 1.0
+            assert any(document.text in read for document in DOCUMENTS)
+        env.close()
+        code, errors = interrupt(process)
+    assert code == 0
+    assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
+
+
+@pytest.mark.slow
+def test_key_is_the_servers_and_goes_by_argument_or_variable(tmp_path: Path) -> None:
+    with command_serving(corpus(tmp_path)) as (address, _):
+        key = os.environ.pop(SERVER_KEY_VARIABLE)
+        right = envkit.make("search-v0", backend=address, backend_key=key, tasks=tasks())
+        wrong = envkit.make("search-v0", backend=address, tasks=tasks())
+        assert play(right, 1)[0] == 1.0
+        with pytest.raises(EnvFault, match="Is the key right"):
+            play(wrong, 1)
+        right.close()
+        wrong.close()
+
+
+@pytest.mark.slow
+def test_given_key_is_not_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SERVER_KEY_VARIABLE, "a-key-of-the-variable")
+    process = start_envkit("serve-search", corpus(tmp_path), "--port", 0)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        env = envkit.make("search-v0", backend=address, tasks=tasks())
+        assert play(env, 1)[0] == 1.0
+        env.close()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=90) == ("", "Ctrl-C ends it\nended\n")
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_shipped_corpus_is_served_with_its_questions() -> None:
+    with command_serving("world", "--corpus-option", "seed=3", "--corpus-option", "size=60") as (
+        address,
+        _,
+    ):
+        options = {"seed": 3, "size": 60}
+        env = envkit.make("search-v0", backend=address, corpus_options=options)
+        assert [play(env, seed)[0] for seed in range(4)] == [1.0] * 4
+        env.close()
+
+
+@pytest.mark.slow
+def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    for corpus_argument in (corpus(tmp_path), corpus(tmp_path), place):
+        more = [] if corpus_argument == place else ["--index", place]
+        with command_serving(corpus_argument, *more) as (address, _):
+            env = envkit.make("search-v0", backend=address, tasks=tasks())
+            assert play(env, 1)[0] == 1.0
+            env.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["wrld"], "no search corpus 'wrld' is registered. Did you mean 'world'?"),
+        (["world", "--key", "short"], "at least 16 printable"),
+        (["world", "--no-key", "--host", "0.0.0.0"], "--allow-remote"),
+        (["world", "--no-key", "--key", "k" * 20], "contradict"),
+        (["facts", "--corpus-option", "seed=1"], "takes no options"),
+        (["world", "--corpus-option", "seed"], "--corpus-option takes KEY=VALUE"),
+        (["world", "--corpus-option", "sise=60"], "no shape of a world"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(arguments: list[str], said: str) -> None:
+    done = run_envkit("serve-search", *arguments)
+    assert done.code == 2
+    assert said in done.last_error
+
+
+def test_missing_corpus_is_an_error_that_names_what_was_typed() -> None:
+    done = run_envkit("serve-search", "nosuch.jsonl")
+    assert done.code == 1
+    assert "there is no file of documents or index folder 'nosuch.jsonl'" in done.last_error
+
+
+def test_taken_port_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port: int = taken.getsockname()[1]
+        done = run_envkit("serve-search", corpus(tmp_path), "--port", port)
+    assert done.code == 1
+    assert f"port {port} of 127.0.0.1 is in use" in done.last_error

@@ -3,10 +3,7 @@
 import functools
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import replace
 
@@ -19,24 +16,12 @@ from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
 from envkit_search.env import SearchEnv
 from envkit_search.words import title_key
-from envkit_search.world import World, WorldShape
-from envkit_search.world_pages import RULE, world_documents, world_index, world_of
+from envkit_search.world import RULE, World, WorldShape, world_documents, world_index, world_of
 from envkit_search.world_questions import WorldQuestions
 from envkit_search.world_schema import KINDS
 
 SAMPLES = 1500
 HARD = WorldShape(seed=3, size=400, aliases=0.6, distractors=0.6, contradictions=0.6)
-
-DIGEST_SCRIPT = """
-import hashlib, json
-from envkit_search.world import WorldShape
-from envkit_search.world_pages import world_index
-from envkit_search.world_questions import WorldQuestions
-shape = WorldShape(seed=5, size=300)
-tasks = [WorldQuestions(shape=shape).task(index) for index in range(60)]
-rebuilt = world_index(WorldShape.from_json(tasks[0]["world"]))
-print(hashlib.sha256(json.dumps([tasks, rebuilt.corpus_hash]).encode()).hexdigest())
-"""
 
 
 @functools.cache
@@ -243,9 +228,9 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"size": 49}, "size must be from 50 to 200000, got 49"),
-        ({"aliases": 1.5}, "aliases must be a share from 0 to 1, got 1.5"),
-        ({"contradictions": -0.1}, "contradictions must be a share"),
+        ({"size": 49}, "size must be 50 to 200000, got 49"),
+        ({"aliases": 1.5}, "aliases must be 0 to 1, got 1.5"),
+        ({"contradictions": -0.1}, "contradictions must be 0 to 1"),
         ({"towns": 3}, "no shape of a world"),
     ],
 )
@@ -268,22 +253,6 @@ def test_world_has_as_many_things_as_asked(size: int) -> None:
 
     assert len(World(shape).things) == size
     assert WorldQuestions(shape=shape, hops=[4]).task(0)["hops"] == 4
-
-
-@pytest.mark.slow
-def test_another_process_draws_the_same_world() -> None:
-    digests = {
-        subprocess.run(  # our own interpreter and script
-            [sys.executable, "-c", DIGEST_SCRIPT],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }
-
-    assert len(digests) == 1
 
 
 def test_worlds_keep_their_meaning() -> None:

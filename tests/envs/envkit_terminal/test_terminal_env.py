@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from fakes.needs import BUBBLEWRAP
+from fakes.oracles import steps_of
 
 import envkit
-from envkit.env import PolicyContext, Step
+from envkit.env import Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
 from envkit.reply import FinishReason, Reply
 from envkit_terminal import TerminalEnv
@@ -44,14 +45,7 @@ def finish(env: TerminalEnv, task: dict[str, Any], *commands: str) -> Step:
 
 
 def play_oracle(env: TerminalEnv, task: dict[str, Any]) -> Step:
-    env.reset(seed=1, options={"task": task})
-    policy = env.oracle()
-    for turn in range(env.max_turns):
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=[], seed=1)
-        step = env.step(policy(context))
-        if step.terminated or step.truncated:
-            return step
-    raise AssertionError("the oracle did not end the episode")
+    return steps_of(env, seed=1, task=task)[-1]
 
 
 @BUBBLEWRAP.mark

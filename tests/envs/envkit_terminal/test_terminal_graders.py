@@ -11,8 +11,8 @@ from fakes.terminal_plays import left
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit_terminal import Limits, TerminalEnv
+from envkit_terminal.grading import reward_of
 from envkit_terminal.protocol import write
-from envkit_terminal.reward_file import reward_of
 from envkit_terminal.tasks import check_task
 
 CHECK_PY = """import dataclasses
@@ -102,7 +102,7 @@ PLANTS = {
 
 
 @BUBBLEWRAP.mark
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", share(PLANTS, of=2))
 @pytest.mark.parametrize("task", share([COMMAND, PLAIN, BARE], of=3))
 def test_planted_file_does_not_forge_a_reward(task: dict[str, Any], name: str) -> None:
     assert left(task, f"echo 41 > answer.txt; {PLANTS[name]}").reward == 0.0
@@ -111,7 +111,7 @@ def test_planted_file_does_not_forge_a_reward(task: dict[str, Any], name: str) -
 @BUBBLEWRAP.mark
 @pytest.mark.parametrize(
     "plant",
-    ["pytest.py", "pytest/__main__.py", "pytest/__init__.py", "_pytest/__init__.py"],
+    share(["pytest.py", "pytest/__main__.py", "pytest/__init__.py", "_pytest/__init__.py"], of=3),
 )
 def test_planted_pytest_does_not_run(plant: str) -> None:
     """Where pytest is not installed, the script finds none, and says so with a 0."""
@@ -167,7 +167,7 @@ CANNOT_BE_GRADED = {
 
 
 @BUBBLEWRAP.mark
-@pytest.mark.parametrize("name", share(CANNOT_BE_GRADED, of=3))
+@pytest.mark.parametrize("name", share(CANNOT_BE_GRADED, of=5))
 def test_policy_cannot_turn_its_zero_into_a_fault(name: str) -> None:
     task = {**PLAIN, "files": {"/app/answer.txt": "0\n"}}
     step = left(task, CANNOT_BE_GRADED[name], limits=Limits(home_mib=16))

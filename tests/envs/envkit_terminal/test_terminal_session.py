@@ -1,4 +1,4 @@
-"""A terminal session: commands, deadlines, limits, isolation, and what is left of it."""
+"""A terminal session: commands, deadlines, limits, isolation, and what a policy may attack."""
 
 import os
 import signal
@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.matrix import share
 from fakes.needs import BUBBLEWRAP
+from fakes.processes import wait_until_gone
 
 from envkit.errors import EnvFault, FaultKind
+from envkit_terminal.grader_sandbox import Outcome
+from envkit_terminal.grading import grade
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 
 pytestmark = BUBBLEWRAP.mark
@@ -161,24 +165,27 @@ def test_killing_everything_inside_leaves_the_session_usable(session: TerminalSe
 
 @pytest.mark.parametrize(
     ("attempt", "outcome"),
-    [
-        ("cat /proc/1/environ", "Permission denied"),
-        ("ls /proc/1/fd /proc/1/root", "Permission denied"),
-        ("echo x > /proc/1/mem", "Permission denied"),
-        ("touch /x", "Read-only file system"),
-        ("touch /usr/x", "Read-only file system"),
-        ("touch /dev/x", "Read-only file system"),
-        ("touch /etc/passwd; chmod u+w /etc/passwd", "Read-only file system"),
-        ("unshare -Ur true", "unshare failed"),
-        ("mount -t tmpfs x /tmp", "must be superuse"),
-        ("ls -d /work /srv /var", "No such file"),
-        ("cat /etc/shadow", "No such file"),
-        ("su -c id", "su"),
-        ("echo > /dev/tcp/1.1.1.1/80", "Network is unreachable"),
-        ("echo > /dev/tcp/example.com/80", "resolution"),
-        ("head -c 40000000 /dev/zero > big", "No space left"),
-        ("mknod disk b 8 0", "not permitted"),
-    ],
+    share(
+        [
+            ("cat /proc/1/environ", "Permission denied"),
+            ("ls /proc/1/fd /proc/1/root", "Permission denied"),
+            ("echo x > /proc/1/mem", "Permission denied"),
+            ("touch /x", "Read-only file system"),
+            ("touch /usr/x", "Read-only file system"),
+            ("touch /dev/x", "Read-only file system"),
+            ("touch /etc/passwd; chmod u+w /etc/passwd", "Read-only file system"),
+            ("unshare -Ur true", "unshare failed"),
+            ("mount -t tmpfs x /tmp", "must be superuse"),
+            ("ls -d /work /srv /var", "No such file"),
+            ("cat /etc/shadow", "No such file"),
+            ("su -c id", "su"),
+            ("echo > /dev/tcp/1.1.1.1/80", "Network is unreachable"),
+            ("echo > /dev/tcp/example.com/80", "resolution"),
+            ("head -c 40000000 /dev/zero > big", "No space left"),
+            ("mknod disk b 8 0", "not permitted"),
+        ],
+        of=2,
+    ),
 )
 def test_wall_holds(session: TerminalSession, attempt: str, outcome: str) -> None:
     ran = session.run(
@@ -281,10 +288,7 @@ def test_sandbox_ends_with_its_driver() -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    until = time.monotonic() + 5
-    while left := [pid for pid in inside if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, left
-        time.sleep(0.02)
+    assert wait_until_gone(inside) == []
 
 
 @pytest.mark.slow
@@ -299,3 +303,98 @@ def test_sessions_killed_at_random_leave_nothing() -> None:
             else:
                 assert run(session, "echo on").output == "on\n"
     assert not [pid for pid in seen if Path(f"/proc/{pid}/root").exists()]
+
+
+WRITE_ALL = (
+    "import os, sys\n"
+    "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+    "    for number in range(3, 64):\n"
+    "        try:\n"
+    "            pipe = os.open(f'/proc/{pid}/fd/{number}', os.O_WRONLY | os.O_NONBLOCK)\n"
+    "            os.write(pipe, sys.argv[1].encode())\n"
+    "        except OSError:\n"
+    "            pass\n"
+)
+
+
+@pytest.fixture
+def attacked() -> Iterator[TerminalSession]:
+    with TerminalSession().start() as started:
+        started.run(f"cat > write.py <<'END'\n{WRITE_ALL}END", seconds=10.0)
+        yield started
+
+
+ATTACKS = {
+    "garbage": "python3 write.py 'no code\n'",
+    "forged": "python3 write.py '0 /tmp\n'",
+    "half a line": "python3 write.py '0'",
+    "printf": "printf() { echo other; }",
+    "eval": "eval() { echo other; }",
+    "builtin": "builtin() { :; }",
+    "builtins": "builtin() { :; }; printf() { :; }; eval() { :; }",
+    "closed": "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- 10>&- 11>&-",
+    "surrogates": "echo \ud800 \udcff",
+    "stolen": "timeout 1 cat /proc/$$/fd/0",
+}
+
+
+@pytest.mark.parametrize("name", share(ATTACKS, of=3))
+def test_commands_are_answered_after_an_attack_on_the_shell(
+    attacked: TerminalSession, name: str
+) -> None:
+    attacked.run(ATTACKS[name], seconds=2.0)
+    attacked.run("true", seconds=2.0)  # may still meet a shell that was tampered with
+    assert attacked.run("echo on", seconds=5.0).output.endswith("on\n")
+
+
+def outcome_of(attacked: TerminalSession, command: str) -> Outcome | None:
+    """Run a command and return the final files as a grader gets them; None if too many."""
+    attacked.run(f"rm write.py; {command}", seconds=20.0)
+    files = attacked.snapshot()
+    limits = Limits()
+    return (
+        None
+        if files is None
+        else Outcome(
+            files=files, limits=limits, folders=(), folder=HOME, environment={}, test_seconds=9.0
+        )
+    )
+
+
+def score(command: str, output: str, outcome: Outcome) -> float:
+    """Grade what a command prints in a fresh sandbox."""
+    task = {"checks": [{"type": "run", "command": command, "output": output}]}
+    return grade(task, outcome, untouched=lambda: outcome).score
+
+
+@pytest.mark.parametrize(
+    ("command", "check", "output"),
+    [
+        ("mkdir -p a/b; echo hi > a/b/f; chmod 500 a/b a", "cat a/b/f; stat -c %a a", "hi\n500"),
+        ("mkdir a; echo hi > a/f; chmod 000 a/f", "stat -c %a a/f", "0"),
+        ("mkdir a; chmod 000 a", "stat -c %a a", "0"),
+        ("mkdir a; ln -s a b; echo hi > b/f", "cat b/f; readlink b", "hi\na"),
+        ("ln -s loop loop; mkfifo pipe", "ls", "loop\npipe"),
+    ],
+    ids=["read-only folders", "hidden file", "hidden folder", "link to a folder", "loop and FIFO"],
+)
+def test_final_files_of_any_kind_are_graded(
+    attacked: TerminalSession, command: str, check: str, output: str
+) -> None:
+    outcome = outcome_of(attacked, command)
+    assert outcome is not None
+    assert score(check, output, outcome) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("depth", "is_kept"), [(1500, True), (4500, False)], ids=["deep", "beyond any path"]
+)
+def test_folders_of_any_depth_can_be_read(
+    attacked: TerminalSession, depth: int, is_kept: bool
+) -> None:
+    code = f'import os\\nfor _ in range({depth}): os.mkdir("d"); os.chdir("d")'
+    outcome = outcome_of(attacked, f"python3 -c $'{code}'")
+    assert (outcome is not None) is is_kept
+    if outcome is not None:
+        assert len(outcome.files) == depth
+        assert score("echo x", "x", outcome) == 1.0

@@ -12,16 +12,8 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fakes.gradients import of_slime
 from fakes.gradients.cases import GradientPath, LossCase, Reduction
-from fakes.gradients.of_slime import (
-    FAN_OUTS,
-    arguments,
-    columns,
-    explain,
-    join_world,
-    reduced,
-    written,
-)
 
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
@@ -37,7 +29,7 @@ if TYPE_CHECKING:
 def miles_arguments(episodes: int, case: LossCase, *, is_exact: bool = True) -> Namespace:
     """Return `arguments` with miles' additional fields."""
     return Namespace(
-        **vars(arguments(episodes, case)),
+        **vars(of_slime.arguments(episodes, case)),
         custom_tis_function_path=None,
         lora_rank=0,
         multi_lora_n_adapters=0,
@@ -64,12 +56,12 @@ def backward(
     conversion = require("miles.ray.rollout.train_data_conversion")
     args = miles_arguments(len(trajectories), case, is_exact=is_exact)
     form = MilesForm(NO_STATE, args)
-    samples = written(form, require("miles.utils.types").Sample, trajectories, shape)
+    samples = of_slime.written(form, require("miles.utils.types").Sample, trajectories, shape)
     data = conversion.convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
     batches, count, rollouts = _schedule(conversion, args, data, parallel.intra_dp)
     total, per_token = torch.tensor(0.0), case.reduction is Reduction.TOKEN_MEAN
     for shard, numbers in batches:
-        batch = columns(shard, numbers, policy, is_off_policy=case.is_off_policy)
+        batch = of_slime.columns(shard, numbers, policy, is_off_policy=case.is_off_policy)
         logits = batch.pop("logits")
         if not case.is_off_policy:
             keys = ("unconcat_tokens", "total_lengths", "response_lengths")
@@ -83,7 +75,7 @@ def backward(
         )
         total += tokens
         (value if per_token else value / count).backward()
-    reduced(policy, total, per_token=per_token)
+    of_slime.reduced(policy, total, per_token=per_token)
 
 
 def _schedule(
@@ -113,7 +105,7 @@ def _schedule(
 
 
 def _join_world() -> Any:  # miles' ParallelState
-    mpu = join_world()
+    mpu = of_slime.join_world()
     parallel, torch = require("miles.backends.training_utils.parallel"), require("torch")
     alone = mpu.get_tensor_model_parallel_group()
     everybody = torch.distributed.group.WORLD
@@ -131,10 +123,10 @@ def _join_world() -> Any:  # miles' ParallelState
 GRADIENTS: Final = (
     GradientPath(
         name="miles",
-        shapes=tuple(FAN_OUTS),
+        shapes=tuple(of_slime.FAN_OUTS),
         reductions=frozenset(Reduction),
         takes_images=True,
         backward=backward,
-        explain=explain,
+        explain=of_slime.explain,
     ),
 )

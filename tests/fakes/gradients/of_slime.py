@@ -16,15 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from fakes.gradients.cases import (
-    CLIP,
-    CONSTANT_TOKENS,
-    GROUP_SIZE,
-    Difference,
-    GradientPath,
-    LossCase,
-    Reduction,
-)
+from fakes.gradients import cases
 
 from envkit.errors import MissingDependencyError
 from envkit.rollout import RolloutConfig
@@ -49,21 +41,21 @@ FAN_OUTS: Final = {
 _METHODS: Final = ("_post_process_rewards", "_convert_samples_to_train_data")
 
 
-def arguments(episodes: int, case: LossCase) -> Namespace:
+def arguments(episodes: int, case: cases.LossCase) -> Namespace:
     """Return the arguments that slime and miles read between samples and loss."""
-    reducer = f"{__name__}.constant_reducer" if case.reduction is Reduction.CONSTANT else None
+    reducer = f"{__name__}.constant_reducer" if case.reduction is cases.Reduction.CONSTANT else None
     return Namespace(
         advantage_estimator="grpo",
         allgather_cp=False,
         balance_by_flops=False,
         balance_data=False,
-        calculate_per_token_loss=case.reduction is Reduction.TOKEN_MEAN,
+        calculate_per_token_loss=case.reduction is cases.Reduction.TOKEN_MEAN,
         custom_advantage_function_path=None,
         custom_pg_loss_reducer_function_path=reducer,
         entropy_coef=0.0,
-        eps_clip=CLIP,
+        eps_clip=cases.CLIP,
         eps_clip_c=None,
-        eps_clip_high=CLIP,
+        eps_clip_high=cases.CLIP,
         eval_reward_key=None,
         get_mismatch_metrics=False,
         global_batch_size=episodes,
@@ -74,12 +66,12 @@ def arguments(episodes: int, case: LossCase) -> Namespace:
         log_probs_chunk_size=-1,
         loss_type="policy_loss",
         micro_batch_size=1,
-        n_samples_per_prompt=GROUP_SIZE,
+        n_samples_per_prompt=cases.GROUP_SIZE,
         normalize_advantages=False,
         recompute_loss_function=False,
         reward_key=None,
         rewards_normalization=True,
-        rollout_batch_size=episodes // GROUP_SIZE,
+        rollout_batch_size=episodes // cases.GROUP_SIZE,
         rollout_temperature=1.0,
         rollout_top_p=1.0,
         sglang_speculative_algorithm=None,
@@ -108,7 +100,7 @@ def constant_reducer(
 
     def reduce(values: Any) -> Any:  # tensors
         parts = zip(values.split(response_lengths), loss_masks, strict=True)
-        return sum((part * mask).sum() for part, mask in parts) / CONSTANT_TOKENS
+        return sum((part * mask).sum() for part, mask in parts) / cases.CONSTANT_TOKENS
 
     return reduce
 
@@ -214,7 +206,7 @@ def reduced(policy: "Policy", tokens: Any, *, per_token: bool) -> None:
 
 
 def _backward(
-    policy: "Policy", trajectories: Sequence[Trajectory], shape: Shape, case: LossCase
+    policy: "Policy", trajectories: Sequence[Trajectory], shape: Shape, case: cases.LossCase
 ) -> None:
     mpu, torch = join_world(), require("torch")
     loss = require("slime.backends.megatron_utils.loss")
@@ -246,19 +238,21 @@ def _backward(
         loss.compute_advantages_and_returns(args, batch)
         value, tokens, _ = loss.loss_function(args, batch, counts[0], sizes[0], logits)
         total += tokens
-        per_token = case.reduction is Reduction.TOKEN_MEAN
+        per_token = case.reduction is cases.Reduction.TOKEN_MEAN
         (value if per_token else value / counts[0]).backward()
-    reduced(policy, total, per_token=case.reduction is Reduction.TOKEN_MEAN)
+    reduced(policy, total, per_token=case.reduction is cases.Reduction.TOKEN_MEAN)
 
 
-def explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
+def explain(
+    shape: Shape, case: cases.LossCase, trajectories: Sequence[Trajectory]
+) -> cases.Difference | None:
     """Explain what a fault adds to the number of tokens: its row counts as one."""
     del shape
     faults = sum(one.is_faulted for one in trajectories)
-    if case.reduction is not Reduction.TOKEN_MEAN or not faults:
+    if case.reduction is not cases.Reduction.TOKEN_MEAN or not faults:
         return None
     tokens = sum(sum(row.loss_mask) for one in trajectories for row in one.steps(merge=True))
-    return Difference(
+    return cases.Difference(
         reason="a row without a trained token counts as one token in a mean over tokens",
         setting="no --calculate-per-token-loss; a step of many tokens hardly shows it",
         norm_ratio=tokens / (tokens + faults),
@@ -266,10 +260,10 @@ def explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) ->
 
 
 GRADIENTS: Final = (
-    GradientPath(
+    cases.GradientPath(
         name="slime",
         shapes=tuple(FAN_OUTS),
-        reductions=frozenset(Reduction),
+        reductions=frozenset(cases.Reduction),
         takes_images=True,
         backward=_backward,
         explain=explain,

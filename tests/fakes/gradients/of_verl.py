@@ -12,15 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from fakes.gradients import (
-    CLIP,
-    CONSTANT_TOKENS,
-    Difference,
-    GradientPath,
-    LossCase,
-    Policy,
-    Reduction,
-)
+from fakes import gradients
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory import Trajectory, step_rows
@@ -33,10 +25,10 @@ from envkit_verl.groups import Group
 from envkit_verl.output import outputs_of
 from envkit_verl.rows import Delivery
 
-MODES: Final[Mapping[Reduction, str]] = {
-    Reduction.EPISODE_MEAN: "seq-mean-token-mean",
-    Reduction.TOKEN_MEAN: "token-mean",
-    Reduction.CONSTANT: "seq-mean-token-sum-norm",
+MODES: Final[Mapping[gradients.Reduction, str]] = {
+    gradients.Reduction.EPISODE_MEAN: "seq-mean-token-mean",
+    gradients.Reduction.TOKEN_MEAN: "token-mean",
+    gradients.Reduction.CONSTANT: "seq-mean-token-sum-norm",
 }
 """`actor.loss_agg_mode` of each reduction."""
 
@@ -66,7 +58,7 @@ class TrainingRow:
 
 
 def deliver(
-    trajectories: Sequence[Trajectory], case: LossCase, *, is_v1: bool, filler_id: int
+    trajectories: Sequence[Trajectory], case: gradients.LossCase, *, is_v1: bool, filler_id: int
 ) -> list[TrainingRow]:
     """Return the adapter's rows, with its handling of faults and rejected settings.
 
@@ -109,7 +101,7 @@ def deliver(
 
 
 def advantages_of(
-    lines: Sequence[TrainingRow], case: LossCase, *, is_v1: bool
+    lines: Sequence[TrainingRow], case: gradients.LossCase, *, is_v1: bool
 ) -> list[torch.Tensor]:
     """Return each row's advantages, (R,), as verl's trainer computes them for a batch."""
     from tensordict import TensorDict
@@ -140,10 +132,10 @@ def advantages_of(
 
 
 def policy_loss(
-    policy: Policy,
+    policy: gradients.Policy,
     lines: Sequence[TrainingRow],
     advantages: Sequence[torch.Tensor],
-    case: LossCase,
+    case: gradients.LossCase,
     *,
     episodes: int,
     tokens: int,
@@ -169,11 +161,11 @@ def policy_loss(
         strategy="fsdp",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
-        clip_ratio=CLIP,
-        clip_ratio_low=CLIP,
-        clip_ratio_high=CLIP,
+        clip_ratio=gradients.CLIP,
+        clip_ratio_low=gradients.CLIP,
+        clip_ratio_high=gradients.CLIP,
         loss_agg_mode=MODES[case.reduction],
-        loss_scale_factor=CONSTANT_TOKENS,
+        loss_scale_factor=gradients.CONSTANT_TOKENS,
     )
     prompts = [torch.tensor(policy.small(line.output.prompt_ids)) for line in lines]
     responses = [torch.tensor(policy.small(line.output.response_ids)) for line in lines]
@@ -207,9 +199,12 @@ def _nested(values: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
 
 
-def _path(name: str, shape: Shape, *, is_v1: bool) -> GradientPath:
+def _path(name: str, shape: Shape, *, is_v1: bool) -> gradients.GradientPath:
     def backward(
-        policy: Policy, trajectories: Sequence[Trajectory], given: Shape, case: LossCase
+        policy: gradients.Policy,
+        trajectories: Sequence[Trajectory],
+        given: Shape,
+        case: gradients.LossCase,
     ) -> None:
         del given  # the only one
         lines = deliver(trajectories, case, is_v1=is_v1, filler_id=_any_id(trajectories))
@@ -224,12 +219,12 @@ def _path(name: str, shape: Shape, *, is_v1: bool) -> GradientPath:
         torch.autograd.backward(loss)
 
     def explain(
-        given: Shape, case: LossCase, trajectories: Sequence[Trajectory]
-    ) -> Difference | None:
+        given: Shape, case: gradients.LossCase, trajectories: Sequence[Trajectory]
+    ) -> gradients.Difference | None:
         del given
         return None if is_v1 or not case.is_scaled else _placeholder(trajectories)
 
-    return GradientPath(
+    return gradients.GradientPath(
         name=name,
         shapes=(shape,),
         reductions=frozenset(MODES),
@@ -243,7 +238,7 @@ def _any_id(trajectories: Sequence[Trajectory]) -> int:
     return trajectories[0].segments[0].train_ids[0]
 
 
-def _placeholder(trajectories: Sequence[Trajectory]) -> Difference | None:
+def _placeholder(trajectories: Sequence[Trajectory]) -> gradients.Difference | None:
     """Explain how V0's row for a fault, with its group's mean reward, changes the deviation."""
     ratios: set[float] = set()
     for group in {one.group_id for one in trajectories}:
@@ -252,7 +247,7 @@ def _placeholder(trajectories: Sequence[Trajectory]) -> Difference | None:
         ratios.add(sqrt((len(rewards) - 1) / (known - 1)))
     if ratios == {1.0}:
         return None
-    return Difference(
+    return gradients.Difference(
         reason="V0 needs a row per sample, and a fault's row counts in its group's deviation",
         setting="trainer.use_v1=true or algorithm.norm_adv_by_std_in_grpo=false",
         norm_ratio=ratios.pop() if len(ratios) == 1 else None,

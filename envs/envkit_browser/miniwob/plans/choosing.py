@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import repeat
 
 from envkit_actions import Action
 from envkit_browser.miniwob import moves
@@ -109,7 +110,7 @@ def choose(page: Page, field: Element, name: str) -> Iterator[Action]:
         return
     if not field.focused:
         yield moves.key("tab")
-    yield from moves.repeat(moves.key("down" if now < wanted else "up"), abs(wanted - now))
+    yield from repeat(moves.key("down" if now < wanted else "up"), abs(wanted - now))
 
 
 def scroll_list(page: Page) -> Iterator[Action]:
@@ -156,7 +157,7 @@ def _slide(page: Page, rail: Element, shown: Element, number: int) -> Iterator[A
     handle = page.one(".ui-slider-handle", rail)
     if not handle.focused:
         yield moves.press(page, handle)
-    yield from moves.repeat(moves.key("right" if missing > 0 else "left"), abs(missing))
+    yield from repeat(moves.key("right" if missing > 0 else "left"), abs(missing))
 
 
 def ring_and_field(page: Page) -> Iterator[Action]:

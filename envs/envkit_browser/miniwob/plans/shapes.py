@@ -79,16 +79,12 @@ def middle_of_circle(page: Page) -> Iterator[Action]:
 def right_angle(page: Page) -> Iterator[Action]:
     """Press a third point where the lines meet at a right angle."""
     corner, end = page.one("#init-blue").middle, page.one("#init-black").middle
-    yield from _press_on_grid(page, _aside(page, corner, (end[0] - corner[0], end[1] - corner[1])))
-
-
-def _aside(page: Page, corner: Point, along: Point) -> Point:
-    """Return the point furthest from a corner, across a direction, that is on the drawing."""
-    across = (-along[1], along[0])
-    return _furthest(page, corner, [across, (along[1], -along[0])])
+    dx, dy = end[0] - corner[0], end[1] - corner[1]
+    yield from _press_on_grid(page, _furthest(page, corner, [(-dy, dx), (dy, -dx)]))
 
 
 def _furthest(page: Page, corner: Point, directions: Sequence[Point]) -> Point:
+    """Return the point furthest from a corner, in one of the directions, on the drawing."""
     left, top, width, height = page.one("#svg-grid").box
     height = min(height, page.one("#subbtn").box[1] - top)
     best, longest = corner, 0.0

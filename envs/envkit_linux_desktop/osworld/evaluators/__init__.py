@@ -9,7 +9,6 @@ from envkit_linux_desktop.osworld.evaluators import (
     matching,
     office_settings,
     pictures,
-    presentation_parts,
     presentations,
     printouts,
     tables,
@@ -38,6 +37,10 @@ def _ruled(run: Evaluator, problem: Problem = lambda _: None, **keys: type) -> F
     return Function(run=run, keys=keys, problem=problem)
 
 
+def _lone(run: Evaluator) -> Function:
+    return Function(run=run, needs_gold=False)
+
+
 def _json_problem(rules: Mapping[str, Any]) -> str | None:
     conditions = [*rules.get("expect", ()), *rules.get("unexpect", ())]
     return next((p for one in conditions if (p := matching.problem_of(one)) is not None), None)
@@ -49,12 +52,12 @@ def _list_problem(rules: Mapping[str, Any]) -> str | None:
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "compare_table": Function(run=tables.compare_table, needs_gold=False),
+    "compare_table": _lone(tables.compare_table),
     "check_include_exclude": _ruled(texts.check_include_exclude),
     "exact_match": _ruled(texts.exact_match, expected=object),
     "match_in_list": _ruled(texts.match_in_list, expected=object),
     "is_in_list": _ruled(texts.is_in_list, expected=object),
-    "literal_match": Function(run=texts.literal_match, needs_gold=False),
+    "literal_match": _lone(texts.literal_match),
     "fuzzy_match": _ruled(texts.fuzzy_match, expected=object),
     "compare_text_file": Function(run=texts.compare_text_file),
     "diff_text_file": Function(run=texts.diff_text_file),
@@ -79,10 +82,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "check_italic_font_size_14": Function(run=documents.italic_font_size_14),
     "contains_page_break": _ruled(documents.contains_page_break),
     "evaluate_strike_through_last_paragraph": Function(run=documents.strike_through_last_paragraph),
-    "has_page_numbers_in_footers": Function(
-        run=documents.has_page_numbers_in_footers, needs_gold=False
-    ),
-    "is_first_line_centered": Function(run=documents.is_first_line_centered, needs_gold=False),
+    "has_page_numbers_in_footers": _lone(documents.has_page_numbers_in_footers),
+    "is_first_line_centered": _lone(documents.is_first_line_centered),
     "compare_contains_image": Function(run=documents.compare_contains_image),
     "compare_docx_lines": Function(run=documents.compare_docx_lines),
     "compare_references": Function(run=documents.compare_references),
@@ -90,25 +91,21 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "check_highlighted_words": Function(run=documents.highlight_removed),
     "find_default_font": _ruled(office_settings.default_font, font_name=str),
     "check_auto_saving_time": _ruled(office_settings.auto_saving_time, minutes=int),
-    "check_presenter_console_disable": Function(
-        run=office_settings.presenter_console_disabled, needs_gold=False
-    ),
+    "check_presenter_console_disable": _lone(office_settings.presenter_console_disabled),
     "compare_pptx_files": Function(run=presentations.compare_pptx_files),
-    "check_image_stretch_and_center": Function(run=presentation_parts.image_stretched),
+    "check_image_stretch_and_center": Function(run=presentations.image_stretched),
     "check_page_number_colors": _ruled(
-        presentation_parts.page_number_has_color, presentation_parts.color_problem, color=str
+        presentations.page_number_has_color, presentations.color_problem, color=str
     ),
-    "check_slide_orientation_Portrait": Function(
-        run=presentation_parts.is_portrait, needs_gold=False
-    ),
+    "check_slide_orientation_Portrait": _lone(presentations.is_portrait),
     "check_transition": _ruled(
-        presentation_parts.has_transition,
-        presentation_parts.transition_problem,
+        presentations.has_transition,
+        presentations.transition_problem,
         slide_idx=int,
         transition_type=str,
     ),
     "evaluate_presentation_fill_to_rgb_distance": _ruled(
-        presentation_parts.fill_is_near, presentation_parts.fill_problem, rgb=list
+        presentations.fill_is_near, presentations.fill_problem, rgb=list
     ),
     "compare_pdfs": Function(run=printouts.compare_pdfs),
     "check_pdf_pages": _ruled(

@@ -1,8 +1,12 @@
-"""Compare text documents: docx by python-docx, odt by its XML."""
+"""Compare text documents: docx by python-docx, odt by its XML.
+
+How different two colours look is CIEDE2000 over CIELAB of the D65 white, from sRGB.
+"""
 
 import io
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -12,7 +16,7 @@ from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
 from docx.text.run import Run
 from PIL import Image, ImageOps
 
-from envkit_linux_desktop.osworld.evaluators import colors, values
+from envkit_linux_desktop.osworld.evaluators import values
 from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, Options
 
 _ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -112,13 +116,14 @@ def _both(check: Callable[[Document, Document], bool], *, same_text: bool = Fals
     return values.of_files(evaluate)
 
 
+def _equal(read: Callable[[Document], object], *, same_text: bool = False) -> Evaluator:
+    """Return an evaluator that checks that two docx documents read the same."""
+    return _both(lambda one, two: read(one) == read(two), same_text=same_text)
+
+
 def _alone(check: Callable[[Document, Mapping[str, Any]], bool]) -> Evaluator:
     """Return an evaluator that checks one docx document against the rule's fields."""
     return values.of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
-
-
-def _same_tables(one: Document, two: Document) -> bool:
-    return _tables(one) == _tables(two)
 
 
 def _tables(document: Document) -> list[list[list[str]]]:
@@ -126,10 +131,6 @@ def _tables(document: Document) -> list[list[list[str]]]:
         [[cell.text.strip() for cell in row.cells] for row in table.rows]
         for table in document.tables
     ]
-
-
-def _same_images(one: Document, two: Document) -> bool:
-    return _pixels(one) == _pixels(two)
 
 
 def _pixels(document: Document) -> list[bytes]:
@@ -141,12 +142,8 @@ def _pixels(document: Document) -> list[bytes]:
     ]
 
 
-def _same_spacing(one: Document, two: Document) -> bool:
-    spacings = [
-        [part.paragraph_format.line_spacing for part in document.paragraphs]
-        for document in (one, two)
-    ]
-    return spacings[0] == spacings[1]
+def _spacings(document: Document) -> list[object]:
+    return [part.paragraph_format.line_spacing for part in document.paragraphs]
 
 
 def _same_first_lines(one: Document, two: Document) -> bool:
@@ -181,12 +178,8 @@ def _images_in_same_runs(one: Document, two: Document) -> bool:
     )
 
 
-def _same_line_set(one: Document, two: Document) -> bool:
-    lines = [
-        {text for part in document.paragraphs if (text := part.text.strip())}
-        for document in (one, two)
-    ]
-    return lines[0] == lines[1]
+def _lines(document: Document) -> set[str]:
+    return {text for part in document.paragraphs if (text := part.text.strip())}
 
 
 def colored_words(result: Any, expected: Any, options: Options) -> float:  # noqa: ANN401
@@ -208,7 +201,7 @@ def colored_words(result: Any, expected: Any, options: Options) -> float:  # noq
 def _has_its_color(run: Run, threshold: float) -> bool:
     color = run.font.color.rgb
     wanted = (255, 0, 0) if run.text[0].lower() in "aeiou" else (0, 0, 255)
-    return color is not None and colors.difference(color, wanted) <= threshold
+    return color is not None and difference(color, wanted) <= threshold
 
 
 def highlight_removed(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
@@ -322,16 +315,90 @@ def _keys(lines: list[str]) -> list[str]:
     return [fields[1].strip() for fields in parts if len(fields) == 4]
 
 
-compare_docx_tables = _both(_same_tables)
-compare_docx_images = _both(_same_images)
-compare_line_spacing = _both(_same_spacing, same_text=True)
+compare_docx_tables = _equal(_tables)
+compare_docx_images = _equal(_pixels)
+compare_line_spacing = _equal(_spacings, same_text=True)
 compare_init_lines = _both(_same_first_lines)
 compare_subscript_contains = _both(_has_subscript)
 strike_through_last_paragraph = _both(_last_is_struck, same_text=True)
 italic_font_size_14 = _both(_italics_have_size_14, same_text=True)
 compare_contains_image = _both(_images_in_same_runs)
-compare_docx_lines = _both(_same_line_set)
+compare_docx_lines = _equal(_lines)
 compare_font_names = _alone(_font_names)
 contains_page_break = _alone(_page_breaks)
 is_first_line_centered = _alone(_first_is_centred)
 has_page_numbers_in_footers = _alone(_numbers_in_footers)
+
+
+_XYZ: Final = (
+    (0.412453, 0.357580, 0.180423),
+    (0.212671, 0.715160, 0.072169),
+    (0.019334, 0.119193, 0.950227),
+)
+_WHITE: Final = (0.95047, 1.0, 1.08883)
+_BEND: Final = 25.0**7
+
+
+def difference(one: Sequence[int], two: Sequence[int]) -> float:
+    """Return the CIEDE2000 difference of two colours given as red, green and blue, 0 to 255."""
+    (l1, a1, b1), (l2, a2, b2) = _lab(one), _lab(two)
+    mean = (math.hypot(a1, b1) + math.hypot(a2, b2)) / 2
+    stretch = 1.5 - 0.5 * _saturation(mean)
+    chroma1, chroma2 = math.hypot(a1 * stretch, b1), math.hypot(a2 * stretch, b2)
+    hue1, hue2 = (_hue(b1, a1 * stretch), _hue(b2, a2 * stretch))
+    turn, hue = _between(hue1, hue2, is_grey=chroma1 * chroma2 == 0)
+    lightness, chroma = (l1 + l2) / 2, (chroma1 + chroma2) / 2
+    away = (lightness - 50) ** 2
+    by_lightness = (l2 - l1) / (1 + 0.015 * away / math.sqrt(20 + away))
+    by_chroma = (chroma2 - chroma1) / (1 + 0.045 * chroma)
+    by_hue = 2 * math.sqrt(chroma1 * chroma2) * math.sin(turn / 2)
+    by_hue /= 1 + 0.015 * chroma * _weight(hue)
+    rotation = 60 * math.exp(-(((math.degrees(hue) - 275) / 25) ** 2))
+    mixed = -2 * _saturation(chroma) * math.sin(math.radians(rotation))
+    return math.sqrt(by_lightness**2 + by_chroma**2 + by_hue**2 + mixed * by_chroma * by_hue)
+
+
+def _lab(color: Sequence[int]) -> tuple[float, float, float]:
+    linear = [_linear(part / 255) for part in color]
+    x, y, z = (
+        _root(sum(a * b for a, b in zip(row, linear, strict=True)) / white)
+        for row, white in zip(_XYZ, _WHITE, strict=True)
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def _linear(part: float) -> float:
+    return ((part + 0.055) / 1.055) ** 2.4 if part > 0.04045 else part / 12.92
+
+
+def _root(value: float) -> float:
+    return value ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116
+
+
+def _saturation(chroma: float) -> float:
+    return math.sqrt(chroma**7 / (chroma**7 + _BEND))
+
+
+def _hue(b: float, a: float) -> float:
+    return math.atan2(b, a) % math.tau
+
+
+def _between(one: float, two: float, *, is_grey: bool) -> tuple[float, float]:
+    """Return the turn from one hue to the other, and the hue in the middle."""
+    if is_grey:
+        return 0.0, one + two
+    turn, middle = two - one, (one + two) / 2
+    if abs(turn) > math.pi:
+        turn += math.tau if turn < 0 else -math.tau
+        middle += math.pi if one + two < math.tau else -math.pi
+    return turn, middle
+
+
+def _weight(hue: float) -> float:
+    return (
+        1
+        - 0.17 * math.cos(hue - math.radians(30))
+        + 0.24 * math.cos(2 * hue)
+        + 0.32 * math.cos(3 * hue + math.radians(6))
+        - 0.20 * math.cos(4 * hue - math.radians(63))
+    )

@@ -1,4 +1,4 @@
-"""Compare presentations, read by python-pptx.
+"""Compare presentations and check properties of them, read by python-pptx.
 
 `compare_pptx_files` gives what OSWorld's function of this name gives, with its options and with
 its rules for single tasks. That function raises where a slide's background has a theme's colour,
@@ -6,18 +6,15 @@ a shape has no place, or a note no text; here the colour, place or text is missi
 """
 
 import io
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
+from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.values import (
-    File,
-    Options,
-    of_files,
-    open_zip,
-    reading,
-)
+from envkit_linux_desktop.osworld.evaluators import values
 
 DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FREEFORM: Final = 5
@@ -36,7 +33,7 @@ _FIXED_HINT: Final = "Elaborate on what you want to discuss."
 _Bullet = tuple[str, str, str]
 
 
-def read_pptx(file: File) -> Any:  # noqa: ANN401  # python-pptx's presentation
+def read_pptx(file: values.File) -> Any:  # noqa: ANN401  # python-pptx's presentation
     """Open a pptx presentation.
 
     Raises:
@@ -44,8 +41,8 @@ def read_pptx(file: File) -> Any:  # noqa: ANN401  # python-pptx's presentation
     """
     from pptx import Presentation
 
-    open_zip(file).close()
-    with reading(file):
+    values.open_zip(file).close()
+    with values.reading(file):
         return Presentation(io.BytesIO(file.data))
 
 
@@ -62,8 +59,10 @@ def background_color(slide: Any) -> Any:  # noqa: ANN401  # python-pptx's slide 
     return fill_color(fill)
 
 
-@of_files
-def compare_pptx_files(result: File, expected: File, options: Options) -> float:
+@values.of_files
+def compare_pptx_files(
+    result: values.File, expected: values.File, options: values.Options
+) -> float:
     """Compare the slides of two presentations."""
     own, gold = list(read_pptx(result).slides), list(read_pptx(expected).slides)
     if len(own) != len(gold) and options.get("examine_number_of_slides", True):
@@ -72,7 +71,7 @@ def compare_pptx_files(result: File, expected: File, options: Options) -> float:
     return float(all(_same_slides(one, two, number, options) for number, (one, two) in pairs))
 
 
-def _same_slides(one: Any, two: Any, number: int, options: Options) -> bool:  # noqa: ANN401
+def _same_slides(one: Any, two: Any, number: int, options: values.Options) -> bool:  # noqa: ANN401
     if options.get("examine_background_color", True) and (
         background_color(one) != background_color(two)
     ):
@@ -114,7 +113,7 @@ class _Pair:
     two: Any
     slide: int
     """Counts from 1."""
-    options: Options
+    options: values.Options
 
     def is_near(self, *sides: str) -> bool:
         """Return whether the shapes' sides are about equal."""
@@ -174,26 +173,22 @@ def _top_moved(pair: _Pair) -> bool:
     return bool(pair.one.top < pair.two.top and pair.one.top <= _HIGH)
 
 
-def _shifted(pair: _Pair) -> bool:
-    return pair.is_near() or pair.texts == (_FIXED_HINT, _FIXED_HINT)
-
-
-def _resized(pair: _Pair) -> bool:
-    return pair.is_near("width", "height") if pair.are(PICTURE) else pair.is_near()
-
-
 def _heightened(pair: _Pair) -> bool:
     has_no_text = pair.texts == (None, None)
     return pair.is_near("height") if has_no_text or pair.are(_FREEFORM) else pair.is_near()
 
 
-_PLACES: Final = {
+_PLACES: Final[dict[str, Callable[[_Pair], bool]]] = {
     "examine_title_bottom_position": _title_moved,
     "examine_table_bottom_position": _table_moved,
     "examine_right_position": _right_moved,
     "examine_top_position": _top_moved,
-    "examine_shape_for_shift_size": _shifted,
-    "examine_image_size": _resized,
+    "examine_shape_for_shift_size": lambda pair: (
+        pair.is_near() or pair.texts == (_FIXED_HINT, _FIXED_HINT)
+    ),
+    "examine_image_size": lambda pair: pair.is_near(
+        *(("width", "height") if pair.are(PICTURE) else ())
+    ),
     "examine_modify_height": _heightened,
 }
 
@@ -202,7 +197,7 @@ def _text(shape: Any) -> str | None:  # noqa: ANN401
     return getattr(shape, "text", None)
 
 
-def _same_tables(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_tables(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare the looks of two tables' cells; their texts are compared with the bullets."""
     if _kind(one) != _TABLE:
         return True
@@ -230,7 +225,7 @@ def _paragraphs(shape: Any) -> list[Any]:  # noqa: ANN401
     return [] if shape is None else list(shape.text_frame.paragraphs)
 
 
-def _same_texts(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_texts(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     if options.get("examine_text", True) and one.text.strip() != two.text.strip():
         return False
     own, gold = _paragraphs(one), _paragraphs(two)
@@ -239,7 +234,7 @@ def _same_texts(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     )
 
 
-def _same_paragraphs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_paragraphs(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     return (
         not (options.get("examine_alignment", True) and _alignment(one) != _alignment(two))
         and not (options.get("examine_text", True) and one.text != two.text)
@@ -253,7 +248,7 @@ def _alignment(paragraph: Any) -> int:  # noqa: ANN401
     return _LEFT if paragraph.alignment is None else paragraph.alignment
 
 
-def _same_runs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_runs(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     left, right = one.font, two.font
     return (
         not (options.get("examine_font_name", True) and left.name != right.name)
@@ -269,7 +264,7 @@ def _strike(run: Any) -> str:  # noqa: ANN401
     return "noStrike" if properties is None else properties.get("strike", "noStrike")
 
 
-def _same_color(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_color(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare the colours of two fonts; a theme's colour equals every other."""
     if not options.get("examine_color_rgb", True):
         return True
@@ -279,7 +274,7 @@ def _same_color(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     return colors[0].rgb == colors[1].rgb
 
 
-def _same_emphasis(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
+def _same_emphasis(one: Any, two: Any, options: values.Options) -> bool:  # noqa: ANN401
     """Compare bold, italic and underline; what is not set is off."""
     if options.get("examine_font_bold", True) and bool(one.bold) != bool(two.bold):
         return False
@@ -339,7 +334,7 @@ def _text_shapes(parent: Any) -> Iterator[Any]:  # noqa: ANN401
             yield from _text_shapes(shape)
 
 
-def _same_alignments(own: list[Any], gold: list[Any], options: Options) -> bool:
+def _same_alignments(own: list[Any], gold: list[Any], options: values.Options) -> bool:
     if len(own) != len(gold):
         return False
     if not options.get("examine_alignment", True):
@@ -351,3 +346,110 @@ def _same_alignments(own: list[Any], gold: list[Any], options: Options) -> bool:
         if [_alignment(part) for part in left] != [_alignment(part) for part in right]:
             return False
     return True
+
+
+_PRESENTATION: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_MASTER: Final = "ppt/slideMasters/slideMaster1.xml"
+_HALF_INCH: Final = 457_200
+_MARGIN: Final = 50
+_COLORS: Final[dict[str, Callable[[int, int, int], bool]]] = {
+    "red": lambda r, g, b: r > max(g, b) + _MARGIN,
+    "green": lambda r, g, b: g > max(r, b) + _MARGIN,
+    "blue": lambda r, g, b: b > max(r, g) + _MARGIN,
+    "black": lambda r, g, b: max(r, g, b) < _MARGIN,
+}
+
+
+def color_problem(rules: Mapping[str, Any]) -> str | None:
+    """Return why the rules of `check_page_number_colors` are not valid, or None."""
+    return None if rules["color"] in _COLORS else f"color={rules['color']!r:.40}"
+
+
+def transition_problem(rules: Mapping[str, Any]) -> str | None:
+    """Return why the rules of `check_transition` are not valid, or None."""
+    if rules["slide_idx"] >= 0 and rules["transition_type"].isalnum():
+        return None
+    return "another slide_idx or transition_type"
+
+
+def fill_problem(rules: Mapping[str, Any]) -> str | None:
+    """Return why the rules of `evaluate_presentation_fill_to_rgb_distance` fail, or None."""
+    for color in (rules["rgb"], rules.get("original_rgb") or [0, 0, 0]):
+        if not isinstance(color, list) or [type(part) for part in color] != [int] * 3:
+            return f"the colour {color!r:.40}"
+    return None
+
+
+def _is_portrait(file: values.File, _: Mapping[str, Any]) -> float:
+    deck = read_pptx(file)
+    return float(deck.slide_width < deck.slide_height)
+
+
+def _has_transition(file: values.File, rules: Mapping[str, Any]) -> float:
+    root = _part(file, f"ppt/slides/slide{rules['slide_idx'] + 1}.xml")
+    if root is None:
+        return 0.0
+    found = root.find(f".//{_PRESENTATION}transition")
+    kind = f".//{_PRESENTATION}{rules['transition_type']}"
+    return float(found is not None and found.find(kind) is not None)
+
+
+def _page_number_has_color(file: values.File, rules: Mapping[str, Any]) -> float:
+    root = _part(file, _MASTER)
+    colors = [] if root is None else root.findall(f".//{DRAWING}solidFill//{DRAWING}srgbClr")
+    digits = colors[-2].get("val", "") if len(colors) > 1 else ""
+    # OSWorld reads the digits as if a # came first: FF0000 is F0, 00, 0.
+    parts = [digits[at : at + 2] for at in (1, 3, 5)]
+    if not all(re.fullmatch("[0-9a-fA-F]{1,2}", part) for part in parts):
+        return 0.0
+    red, green, blue = (int(part, 16) for part in parts)
+    return float(_COLORS[rules["color"]](red, green, blue))
+
+
+def _fill_is_near(file: values.File, rules: Mapping[str, Any]) -> float:
+    """Return how near the slides' backgrounds are to a colour, on average."""
+    slides = list(read_pptx(file).slides)
+    wanted, original = rules["rgb"], rules.get("original_rgb")
+
+    def distance(slide: Any) -> float:  # noqa: ANN401
+        color = background_color(slide)
+        if color is None or list(color) == original:
+            return 1.0
+        return math.dist(color, wanted) / math.dist((0, 0, 0), (255, 255, 255))
+
+    return 1 - sum(map(distance, slides)) / len(slides) if slides else 0.0
+
+
+@values.of_files
+def image_stretched(result: values.File, expected: values.File, _: values.Options) -> float:
+    """Check that the first image of the original's first slide now fills the slide."""
+    deck, original = read_pptx(result), read_pptx(expected)
+    first = next(iter(_images(original)), None)
+    same = [one for one in _images(deck) if first and one.image.blob == first.image.blob]
+    if not same:
+        return 0.0
+    shown, width, height = same[-1], original.slide_width, original.slide_height
+    distances = (
+        shown.width - width,
+        shown.height - height,
+        shown.left - (width - shown.width) / 2,
+        shown.top - (height - shown.height) / 2,
+    )
+    return float(all(abs(distance) <= _HALF_INCH for distance in distances))
+
+
+def _images(deck: Any) -> list[Any]:  # noqa: ANN401  # python-pptx's presentation and pictures
+    return [shape for shape in deck.slides[0].shapes if shape.shape_type == PICTURE]
+
+
+def _part(file: values.File, name: str) -> ElementTree.Element | None:
+    with values.open_zip(file) as archive:
+        if name not in archive.namelist():
+            return None
+        return ElementTree.fromstring(archive.read(name))
+
+
+is_portrait = values.of_one_file(_is_portrait)
+has_transition = values.of_one_file(_has_transition)
+page_number_has_color = values.of_one_file(_page_number_has_color)
+fill_is_near = values.of_one_file(_fill_is_near)

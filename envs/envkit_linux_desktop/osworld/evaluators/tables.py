@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any, Final
 
 import openpyxl
-from openpyxl.utils import get_column_letter
+from openpyxl.cell.cell import MergedCell
+from openpyxl.utils import get_column_letter, range_boundaries
 from openpyxl.workbook.workbook import Workbook
 from openpyxl.worksheet.cell_range import MultiCellRange
 from openpyxl.worksheet.worksheet import Worksheet
 
-from envkit_linux_desktop.osworld.evaluators import matching, table_parts
+from envkit_linux_desktop.osworld.evaluators import matching
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
     Options,
@@ -23,10 +24,189 @@ from envkit_linux_desktop.osworld.evaluators.values import (
     text_of,
 )
 
+_Rule = Mapping[str, Any]
+
+
+def _if_filled(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a reader that gives None for empty cells."""
+    return lambda cell: read(cell) if cell.value is not None else None
+
+
+def _colour(colour: Any) -> Any:  # noqa: ANN401  # openpyxl's colour or None
+    value = getattr(colour, "rgb", None)
+    return value if isinstance(value, str) else None
+
+
+LOOKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "number_format": lambda cell: (
+        cell.number_format if cell.value is not None and cell.data_type == "n" else None
+    ),
+    "font_name": _if_filled(lambda cell: cell.font.name),
+    "font_family": _if_filled(lambda cell: cell.font.family),
+    "font_color": _if_filled(lambda cell: _colour(cell.font.color)),
+    "font_bold": _if_filled(lambda cell: cell.font.bold),
+    "font_italic": _if_filled(lambda cell: cell.font.italic),
+    "font_underline": _if_filled(lambda cell: cell.font.underline),
+    "font_size": _if_filled(lambda cell: cell.font.size),
+    "fill_type": lambda cell: getattr(cell.fill, "tagname", None),
+    "bgcolor": lambda cell: _colour(cell.fill.fgColor) if hasattr(cell.fill, "fgColor") else None,
+    "fgcolor": lambda cell: _colour(cell.fill.fgColor) if hasattr(cell.fill, "fgColor") else None,
+    "hyperlink": _if_filled(lambda cell: cell.hyperlink or ""),
+    "merge": lambda cell: isinstance(cell, MergedCell),
+}
+"""Properties of a cell by their names in task files."""
+
+
+def look(name: str, cell: Any) -> Any:  # noqa: ANN401  # openpyxl's cells
+    """Return a property of a cell; a merged cell has no looks of its own."""
+    if isinstance(cell, MergedCell) and name != "merge":
+        return None
+    return LOOKS[name](cell)
+
+
+def styles(sheet: Worksheet, rule: _Rule) -> object:
+    """Return the named looks of all cells that have one."""
+    found = {
+        cell.coordinate: [look(name, cell) for name in rule.get("props", ())]
+        for row in sheet.iter_rows()
+        for cell in row
+    }
+    return {place: looks for place, looks in found.items() if any(one is not None for one in looks)}
+
+
+def frozen(sheet: Worksheet, _: _Rule) -> object:
+    """Return the first cell below and right of the frozen ones."""
+    return sheet.freeze_panes
+
+
+def row_props(sheet: Worksheet, rule: _Rule) -> object:
+    """Return the named properties of rows."""
+    return _dimensions(sheet.row_dimensions, rule)
+
+
+def column_props(sheet: Worksheet, rule: _Rule) -> object:
+    """Return the named properties of columns."""
+    return _dimensions(sheet.column_dimensions, rule)
+
+
+def _dimensions(dimensions: Any, rule: _Rule) -> object:  # noqa: ANN401  # openpyxl's mapping
+    wanted = rule.get("props", ())
+    return {
+        key: {name: getattr(one, name, None) for name in wanted} for key, one in dimensions.items()
+    }
+
+
+def charts(sheet: Worksheet, rule: _Rule) -> object:
+    """Return the named properties of charts by the ranges that they show."""
+    wanted = rule.get("chart_props", ())
+    found: Any = sheet
+    return {
+        ";".join(_series(one) for one in chart.series): {
+            name: _CHART[name](chart) if name in _CHART else getattr(chart, name, None)
+            for name in wanted
+        }
+        for chart in found._charts
+    }
+
+
+def _series(series: Any) -> str:  # noqa: ANN401
+    return f"{_range(getattr(series, 'val', None))},{_range(getattr(series, 'cat', None))}"
+
+
+def _range(source: Any) -> str:  # noqa: ANN401
+    for name in ("numRef", "strRef"):
+        formula = getattr(getattr(source, name, None), "f", None)
+        if formula:
+            return str(formula)
+    return ""
+
+
+def _title(title: Any) -> str | None:  # noqa: ANN401
+    try:
+        return "".join(run.t for part in title.tx.rich.p for run in part.r or ())
+    except (AttributeError, TypeError):
+        return None
+
+
+_CHART: Final[dict[str, Callable[[Any], Any]]] = {
+    "type": lambda chart: chart.tagname,
+    "title": lambda chart: _title(chart.title),
+    "direction": lambda chart: getattr(chart, "barDir", None),
+    "legend": lambda chart: getattr(chart.legend, "position", None),
+    "xtitle": lambda chart: _title(getattr(getattr(chart, "x_axis", None), "title", None)),
+    "ytitle": lambda chart: _title(getattr(getattr(chart, "y_axis", None), "title", None)),
+    "ztitle": lambda chart: _title(getattr(getattr(chart, "z_axis", None), "title", None)),
+}
+
+
+def filters(sheet: Worksheet, _: _Rule) -> object:
+    """Return the sheet's automatic filter."""
+    used: Any = sheet.auto_filter
+    columns = [
+        (
+            column.colId,
+            sorted(column.filters.filter) if column.filters is not None else None,
+            sorted((one.operator or "", one.val) for one in column.customFilters.customFilter)
+            if column.customFilters is not None
+            else None,
+        )
+        for column in used.filterColumn
+    ]
+    return used.ref, sorted(columns, key=lambda column: column[0])
+
+
+def pivots(sheet: Worksheet, rule: _Rule) -> object:
+    """Return the named properties of pivot tables by the range that they summarise."""
+    wanted = set(rule.get("pivot_props", ()))
+    if "filter" in wanted:
+        wanted.add("selection")
+    found: Any = sheet
+    return dict(_pivot(pivot, wanted) for pivot in found._pivots)
+
+
+def _pivot(pivot: Any, wanted: set[str]) -> tuple[str, dict[str, Any]]:  # noqa: ANN401
+    """Return a pivot table's source and properties.
+
+    A source often includes empty columns beside its table. Their fields have no items. Those at
+    both ends are left out, and the other fields are counted from the first that has some.
+    """
+    items = [
+        sorted((bool(item.h), item.x) for item in field.items if item.x is not None)
+        for field in pivot.pivotFields
+    ]
+    used = [index for index, found in enumerate(items) if found] or [0]
+    first, last = used[0], used[-1]
+    values: dict[str, Any] = {
+        "name": pivot.name,
+        "location": str(pivot.location.ref),
+        "show_total": pivot.visualTotals,
+        "show_empty_row": pivot.showEmptyRow,
+        "show_empty_col": pivot.showEmptyCol,
+        "show_headers": pivot.showHeaders,
+        "filter": {field.fld - first for field in pivot.pageFields},
+        "selection": items[first : last + 1],
+        "col_fields": [field.x - first for field in pivot.colFields],
+        "row_fields": [field.x - first for field in pivot.rowFields],
+        "data_fields": [
+            (
+                field.fld - first,
+                field.name if "data_fields_name" in wanted else "",
+                field.subtotal,
+                field.showDataAs,
+            )
+            for field in pivot.dataFields
+        ],
+    }
+    source = pivot.cache.cacheSource.worksheetSource
+    left, top, right, bottom = range_boundaries(source.ref)
+    ends = (left or 0) + first, (right or 0) - len(items) + 1 + last
+    name = f"{source.sheet}!{ends[0]},{top}:{ends[1]},{bottom}"
+    return name, {key: value for key, value in values.items() if key in wanted}
+
+
 MAX_CELLS: Final = 400_000
 """Maximum cells of the rectangle that a sheet's rows and columns span."""
 _PRECISION: Final = 4
-_Rule = Mapping[str, Any]
 Rows = list[list[Any]]
 
 
@@ -51,13 +231,13 @@ class Book:
         """The names of its sheets."""
         return tuple(self.values.sheetnames)
 
-    def sheet(self, name: str, *, values: bool = False) -> Worksheet | None:
+    def sheet(self, name: str | None, *, values: bool = False) -> Worksheet | None:
         """Return a worksheet, or None if there is none of this name."""
         book = self.values if values else self.formulas
         found: Any = book[name] if name in book.sheetnames else None
         return found if isinstance(found, Worksheet) else None
 
-    def rows(self, name: str) -> Rows | None:
+    def rows(self, name: str | None) -> Rows | None:
         """Return a sheet's stored values without empty rows and columns at its ends."""
         sheet = self.sheet(name, values=True)
         return None if sheet is None else _trimmed([list(row) for row in sheet.values])
@@ -97,11 +277,11 @@ class Side:
     @property
     def sheet(self) -> Worksheet | None:
         """The worksheet with formulas."""
-        return None if self.name is None else self.book.sheet(self.name)
+        return self.book.sheet(self.name)
 
     def value(self, place: str) -> Any:  # noqa: ANN401  # any cell's value
         """Return the stored value of a cell; numbers as floats."""
-        sheet = None if self.name is None else self.book.sheet(self.name, values=True)
+        sheet = self.book.sheet(self.name, values=True)
         value = None if sheet is None else sheet[place].value
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -148,7 +328,7 @@ def _details(rule: _Rule) -> str | None:
     problems = [problem for one in conditions if (problem := matching.problem_of(one)) is not None]
     wanted = rule.get("props", ())
     if rule["type"] in ("style", "check_cell"):
-        unknown = set(wanted) - set(table_parts.LOOKS) - {"value"}
+        unknown = set(wanted) - set(LOOKS) - {"value"}
         problems += [f"the property {name!r}" for name in sorted(unknown)]
     return problems[0] if problems else None
 
@@ -174,9 +354,7 @@ def _sheet_names(_: _Rule, own: Book, gold: Book | None) -> bool:
 
 def _sheet_data(rule: _Rule, own: Book, gold: Book | None) -> bool:
     digits = int(rule.get("precision", _PRECISION))
-    one, two = (
-        None if side.name is None else side.book.rows(side.name) for side in _pair(rule, own, gold)
-    )
+    one, two = (side.book.rows(side.name) for side in _pair(rule, own, gold))
     return one is not None and two is not None and same_rows(one, two, digits)
 
 
@@ -234,9 +412,7 @@ def _check_cell(rule: _Rule, own: Book, gold: Book | None) -> bool:
     if sheet is None:
         return False
     return all(
-        matching.matches(
-            side.value(place) if name == "value" else table_parts.look(name, sheet[place]), wanted
-        )
+        matching.matches(side.value(place) if name == "value" else look(name, sheet[place]), wanted)
         for name, wanted in rule["props"].items()
     )
 
@@ -279,13 +455,13 @@ _RULES: Final[dict[str, Callable[[_Rule, Book, Book | None], bool]]] = {
     "check_cell": _check_cell,
     "zoom": _zoom,
     "data_validation": _data_validation,
-    "chart": _alike(table_parts.charts),
-    "style": _alike(table_parts.styles),
-    "freeze": _alike(table_parts.frozen),
-    "row_props": _alike(table_parts.row_props),
-    "col_props": _alike(table_parts.column_props),
-    "filter": _alike(table_parts.filters),
-    "pivot_table": _alike(table_parts.pivots),
+    "chart": _alike(charts),
+    "style": _alike(styles),
+    "freeze": _alike(frozen),
+    "row_props": _alike(row_props),
+    "col_props": _alike(column_props),
+    "filter": _alike(filters),
+    "pivot_table": _alike(pivots),
 }
 _ALONE: Final = ("check_cell", "zoom", "data_validation")
 """Rules that look at one workbook."""

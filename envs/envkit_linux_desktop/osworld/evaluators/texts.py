@@ -8,44 +8,37 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from envkit_linux_desktop.osworld.evaluators import values
 from envkit_linux_desktop.osworld.evaluators.matching import matches
-from envkit_linux_desktop.osworld.evaluators.values import (
-    File,
-    Options,
-    as_text,
-    of_file,
-    similarity,
-    text_of,
-)
 
 _TIME: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
-def check_include_exclude(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def check_include_exclude(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a text contains some texts and lacks others."""
     if result is None:
         return 0.0
-    text = as_text(result)
+    text = values.as_text(result)
     included = all(part in text for part in rules.get("include", ()))
     return float(included and not any(part in text for part in rules.get("exclude", ())))
 
 
-def exact_match(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def exact_match(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a value is the expected one."""
     return float(result == rules["expected"])
 
 
-def match_in_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def match_in_list(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a value is one of the expected ones."""
     return float(result in rules["expected"])
 
 
-def is_in_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def is_in_list(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a list or text contains the expected value."""
     return float(result is not None and rules["expected"] in result)
 
 
-def literal_match(result: Any, expected: Any, options: Options) -> float:  # noqa: ANN401
+def literal_match(result: Any, expected: Any, options: values.Options) -> float:  # noqa: ANN401
     """Compare two values, or two lists, as texts."""
     one, two = ([value] if options.get("type") != "list" else value for value in (result, expected))
     if not (isinstance(one, list) and isinstance(two, list)):
@@ -56,15 +49,17 @@ def literal_match(result: Any, expected: Any, options: Options) -> float:  # noq
     return float(left == right)
 
 
-def fuzzy_match(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def fuzzy_match(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Return how similar a text is to the expected one."""
-    return 0.0 if result is None else similarity(as_text(result), str(rules["expected"]))
+    return (
+        0.0 if result is None else values.similarity(values.as_text(result), str(rules["expected"]))
+    )
 
 
-@of_file
-def compare_text_file(result: File, expected: Any, options: Options) -> float:  # noqa: ANN401
+@values.of_file
+def compare_text_file(result: values.File, expected: Any, options: values.Options) -> float:  # noqa: ANN401
     """Compare two text files."""
-    one, two = text_of(result), as_text(expected)
+    one, two = values.text_of(result), values.as_text(expected)
     if options.get("ignore_blanks"):
         one, two = (re.sub(r"\s+", " ", text).strip() for text in (one, two))
     if options.get("ignore_case"):
@@ -72,32 +67,32 @@ def compare_text_file(result: File, expected: Any, options: Options) -> float:  
     return float(one == two)
 
 
-@of_file
-def diff_text_file(result: File, expected: Any, _: Options) -> float:  # noqa: ANN401
+@values.of_file
+def diff_text_file(result: values.File, expected: Any, _: values.Options) -> float:  # noqa: ANN401
     """Return how similar two text files are, line by line."""
-    one, two = text_of(result).splitlines(), as_text(expected).splitlines()
+    one, two = values.text_of(result).splitlines(), values.as_text(expected).splitlines()
     return difflib.SequenceMatcher(a=one, b=two).ratio()
 
 
-@of_file
-def compare_csv(result: File, expected: Any, options: Options) -> float:  # noqa: ANN401
+@values.of_file
+def compare_csv(result: values.File, expected: Any, options: values.Options) -> float:  # noqa: ANN401
     """Compare the lines of a CSV file with those of one or several expected files."""
     golds = cast(list[object], expected) if isinstance(expected, list) else [expected]
     own = _lines(result, options)
     return float(any(own == _lines(gold, options) for gold in golds))
 
 
-def _lines(value: object, options: Options) -> list[str]:
-    lines = as_text(value).splitlines()
+def _lines(value: object, options: values.Options) -> list[str]:
+    lines = values.as_text(value).splitlines()
     if not options.get("strict", True):
         lines = [line.strip() for line in lines]
     return [line.lower() for line in lines] if options.get("ignore_case") else lines
 
 
-@of_file
-def check_csv(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
+@values.of_file
+def check_csv(result: values.File, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a CSV file has some records and lacks others."""
-    records = list(csv.DictReader(io.StringIO(text_of(result))))
+    records = list(csv.DictReader(io.StringIO(values.text_of(result))))
 
     def has(pattern: dict[str, str]) -> bool:
         return any(pattern.items() <= record.items() for record in records)
@@ -106,11 +101,11 @@ def check_csv(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     return float(included and not any(has(pattern) for pattern in rules.get("unexpect", ())))
 
 
-def check_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def check_list(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that some patterns match a line, and others match none."""
     if result is None:
         return 0.0
-    lines = as_text(result).splitlines()
+    lines = values.as_text(result).splitlines()
 
     def found(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
@@ -119,23 +114,23 @@ def check_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     return float(included and not any(found(pattern) for pattern in rules.get("unexpect", ())))
 
 
-@of_file
-def file_contains(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
+@values.of_file
+def file_contains(result: values.File, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check that a file contains texts."""
-    return float(all(part in text_of(result) for part in rules["expected"]))
+    return float(all(part in values.text_of(result) for part in rules["expected"]))
 
 
-@of_file
-def check_line_number(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
+@values.of_file
+def check_line_number(result: values.File, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check how many lines of a report hold a time of day."""
-    timed = [line for line in text_of(result).splitlines() if _TIME.search(line)]
+    timed = [line for line in values.text_of(result).splitlines() if _TIME.search(line)]
     return float(str(len(timed)) == str(rules["expected"]))
 
 
-@of_file
-def check_json(result: File, rules: Any, options: Options) -> float:  # noqa: ANN401
+@values.of_file
+def check_json(result: values.File, rules: Any, options: values.Options) -> float:  # noqa: ANN401
     """Check values in a JSON or YAML file by their keys."""
-    document = _load(text_of(result), is_yaml=bool(options.get("is_yaml")))
+    document = _load(values.text_of(result), is_yaml=bool(options.get("is_yaml")))
     if document is None:
         return 0.0
     wanted = all(_holds(document, rule, missing=False) for rule in rules.get("expect", ()))
@@ -169,11 +164,11 @@ def _holds(document: Any, rule: Mapping[str, Any], *, missing: bool) -> bool:  #
     return matches(value, rule)
 
 
-def check_direct_json_object(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def check_direct_json_object(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Compare the fields of a JSON object with expected ones."""
     document = result
-    if isinstance(result, str | File):
-        document = _load(as_text(result).strip().replace("'", '"'), is_yaml=False)
+    if isinstance(result, str | values.File):
+        document = _load(values.as_text(result).strip().replace("'", '"'), is_yaml=False)
     if not isinstance(document, dict):
         return 0.0
     own, wanted = cast(dict[str, Any], document), cast(dict[str, Any], rules["expected"])
@@ -198,7 +193,7 @@ def _is_within(wanted: Any, own: Any) -> bool:  # noqa: ANN401
     return isinstance(wanted, str) and isinstance(own, str | list) and wanted in own
 
 
-def check_moved_jpgs(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
+def check_moved_jpgs(result: Any, rules: Any, _: values.Options) -> float:  # noqa: ANN401
     """Check the names in a folder."""
     if not isinstance(result, dict):
         return 0.0
