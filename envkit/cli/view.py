@@ -1,7 +1,6 @@
 """`envkit view`: browse the episodes of a run in the terminal."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,6 +8,7 @@ import typer
 
 from envkit.cli.console import note
 from envkit.cli.stored import Run
+from envkit.closing import Closing
 from envkit.errors import ConfigurationError, StorageError
 from envkit.ranges import one_of
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envkit.cli.images import ImageStyle
-    from envkit.trajectory.storage import StoredLine
 
 _HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: quit"
 _PLAIN_WIDTH: Final = 100
@@ -53,10 +52,16 @@ def view(
         force_terminal=has_colours,
         color_system="auto" if is_terminal or not has_colours else "truecolor",
     )
-    pages = _Pages(run, console, style)
+    with _Pages(run, console, style) as pages:
+        _show(pages, episode, is_terminal=is_terminal)
+
+
+def _show(pages: "_Pages", episode: int | None, *, is_terminal: bool) -> None:
     if episode is not None:
         if not pages.show(episode, is_whole=True):
-            raise ConfigurationError(f"{run} has {pages.count} episodes, got --episode {episode}")
+            raise ConfigurationError(
+                f"{pages.run} has {pages.count} episodes, got --episode {episode}"
+            )
         return
     pages.show_run(most=_LISTED if is_terminal else None)
     if is_terminal and sys.stdin.isatty():
@@ -67,23 +72,25 @@ def view(
             number += 1
 
 
-class _Pages:
+class _Pages(Closing):
     """The pages of a file; episodes are read on demand."""
 
     def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
-        from envkit.trajectory.storage import read_lines
+        from envkit.trajectory.storage import LineReader
 
-        self._run = run
-        self._lines: Iterator[StoredLine] = read_lines(run)
-        self._read: list[StoredLine] = []
+        self.run, self._lines = run, LineReader(run)
         self._numbers: dict[str, int] = {}
         """Episode numbers by id."""
         self._console, self._style = console, style
 
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
     @property
     def count(self) -> int:
-        """Number of lines read so far."""
-        return len(self._read)
+        """Number of lines found so far."""
+        return len(self._lines)
 
     def show_run(self, *, most: int | None) -> None:
         """Print the page of the run.
@@ -97,10 +104,10 @@ class _Pages:
         from envkit.cli.run_page import print_run
         from envkit.viewer.run import read_run
 
-        found = read_run(self._run)
+        found = read_run(self.run)
         if not found.rows:
             reason = f": {found.notes[0]}" if found.notes else ""
-            raise StorageError(f"{self._run} has no readable episode{reason}")
+            raise StorageError(f"{self.run} has no readable episode{reason}")
         self._numbers = {row.episode_id: row.number for row in found.rows}
         print_run(found, self._console, most=most)
 
@@ -114,12 +121,9 @@ class _Pages:
         from envkit.cli.episode_page import print_episode
         from envkit.viewer.episodes import episode
 
-        while len(self._read) < number:
-            line = next(self._lines, None)
-            if line is None:
-                return False
-            self._read.append(line)
-        stored = self._read[number - 1]
+        stored = self._lines.read(number)
+        if stored is None:
+            return False
         if stored.trajectory is None:
             note(f"episode {number} cannot be read: {stored.error}")
             return True

@@ -9,6 +9,7 @@ once they are complete.
 import contextlib
 import json
 import os
+from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,6 +249,66 @@ def read_lines(path: Source, numbers: Collection[int] | None = None) -> Iterator
     for number, line in _lines(file):
         if numbers is None or number in numbers:
             yield parse_line(file, number, line, images)
+
+
+class LineReader(Closing):
+    """The non-empty lines of a file or a run directory, in any order.
+
+    A line is parsed when it is asked for, and only the places of the lines before it are kept: 16
+    bytes for each.
+    """
+
+    def __init__(self, path: Source) -> None:
+        """Open the file.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        self._file = trajectory_file(path)
+        self._images = ImageFolder(self._file.parent / IMAGE_FOLDER)
+        self._places, self._numbers = array("q"), array("q")
+        self._scanned, self._end = 0, 0
+        with storage_errors(f"cannot read {self._file}"):
+            self._stream = self._file.open("rb")
+
+    def __len__(self) -> int:
+        """Return the number of lines found so far."""
+        return len(self._places)
+
+    def read(self, position: int) -> StoredLine | None:
+        """Return a line, readable or not; None if there are fewer lines.
+
+        Args:
+            position: Counted from 1, without empty lines.
+
+        Raises:
+            StorageError: The file itself cannot be read.
+        """
+        with storage_errors(f"cannot read {self._file}"):
+            if not self._find(position):
+                return None
+            self._stream.seek(self._places[position - 1])
+            line = self._stream.readline()
+        return parse_line(self._file, self._numbers[position - 1], line, self._images)
+
+    def _find(self, position: int) -> bool:
+        """Look for the place of a line, and return whether there is one."""
+        if len(self._places) < position:
+            self._stream.seek(self._end)
+        while len(self._places) < position:
+            line = self._stream.readline()
+            if not line:
+                return False
+            self._scanned += 1
+            if line.strip():
+                self._places.append(self._end)
+                self._numbers.append(self._scanned)
+            self._end += len(line)
+        return True
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._stream.close()
 
 
 def trajectory_file(path: Source) -> Path:

@@ -36,6 +36,7 @@ from envkit.trajectory import (
     verify_file,
 )
 from envkit.trajectory.segment import column_of
+from envkit.trajectory.storage import LineReader, read_lines
 
 
 def _same(left: object, right: object) -> bool:
@@ -172,6 +173,27 @@ def test_storage_names_the_line_and_the_field_that_is_wrong(
     assert next(rows) == example(0)
     with pytest.raises(StorageError, match=f"line 2.*{message}"):
         next(rows)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "", " ", "{", "\0"]), max_size=8), st.data())
+def test_line_reader_reads_in_any_order_what_a_pass_reads(names: list[str], data: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows.jsonl")
+        save([replace(example(), episode_id="a"), replace(example(), episode_id="b")], file)
+        known = dict(zip("ab", file.read_text().splitlines(), strict=True))
+        ending = data.draw(st.sampled_from(["", "\n"]))
+        file.write_text("\n".join(known.get(name, name) for name in names) + ending)
+        passed = list(read_lines(file))
+        with LineReader(file) as reader:
+            for position in data.draw(st.lists(st.integers(1, 9), max_size=8)):
+                found = reader.read(position)
+                wanted = passed[position - 1] if position <= len(passed) else None
+                assert (found is None) == (wanted is None)
+                if found is not None and wanted is not None:
+                    assert (found.line, found.trajectory) == (wanted.line, wanted.trajectory)
+                    assert str(found.error) == str(wanted.error)
+            assert reader.read(len(names) + 1) is None
+            assert len(reader) == len(passed)
 
 
 def test_storage_says_where_no_file_is(tmp_path: Path) -> None:
