@@ -17,14 +17,14 @@ from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits
 from envkit_linux_desktop.display import encoded
 from envkit_linux_desktop.performing import Performer
-from envkit_linux_desktop.session import Pool, Session, start_session
+from envkit_linux_desktop.session import DesktopSession, Pool, start_session
 from envkit_sandbox.bubblewrap import first_process
 from envkit_sandbox.watchdog import processes, proportional_mib
 
 SIZE = (1280, 800)
 
 
-def timed_start(_: int = 0) -> tuple[float, Session]:
+def timed_start(_: int = 0) -> tuple[float, DesktopSession]:
     """Start a session and return the time it took."""
     begun = time.monotonic()
     session = start_session(*SIZE)
@@ -60,7 +60,7 @@ def starts(count: int = 10) -> dict[str, float]:
     }
 
 
-def memory(session: Session) -> float:
+def memory(session: DesktopSession) -> float:
     """Return the memory of a session in MiB, shared pages divided."""
     parts = [part for part in (session.display, session.desk) if part is not None]
     firsts = [first_process(part.sandbox) for part in parts if part.sandbox is not None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit.certification_hooks import CertificationHooks, StatesChance, StatesHooks
-from envkit.checker.under_test import Episode, oracle_of
+from envkit.checker.under_test import CheckedEpisode, oracle_of
 from envkit.env import Env, Policy
 from envkit.errors import ContractError, EnvFault
 from envkit.ranges import at_least
@@ -125,7 +125,7 @@ def blind_report(
     )
 
 
-class _BlindEpisode(Episode):
+class _BlindEpisode(CheckedEpisode):
     """An episode whose policies may also look back, and draw at random."""
 
     def __init__(self, env: Env, reply: Reply, seed: int) -> None:
@@ -169,7 +169,7 @@ def _learned(env: Env, oracle: Policy, seeds: Iterable[int]) -> Learned:
     questions: list[tuple[str, tuple[str, ...]]] = []
     for seed in seeds:
         try:
-            episode = Episode(env, oracle, seed=seed).play()
+            episode = CheckedEpisode(env, oracle, seed=seed).play()
         except EnvFault:
             continue  # counted in the episodes that are played for the report
         counts += [Counter[str]() for _ in range(len(episode.replies) - len(counts))]

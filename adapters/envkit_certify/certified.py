@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from envkit.certification_hooks import CertificationHooks, StatesChance, StatesHooks
 from envkit.checker import CheckReport, examine
-from envkit.checker.under_test import EnvUnderTest, Episode, oracle_of
+from envkit.checker.under_test import CheckedEpisode, EnvUnderTest, oracle_of
 from envkit.env import Policy
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.seeds import checked_seed, derive_seed
@@ -122,7 +122,7 @@ class CertifiedEnv(EnvUnderTest):
         return found or None
 
     @cached_property
-    def solved(self) -> list[tuple[int, Episode]]:
+    def solved(self) -> list[tuple[int, CheckedEpisode]]:
         """The oracle's episodes with their seeds; empty without an oracle."""
         oracle = self.oracle
         return [] if oracle is None else [(s, self.play(oracle, seed=s)) for s in self.seeds]

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from envkit.checker import PROMISES
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
 from envkit.checker.promises import is_solved, meaning_of_solved
-from envkit.checker.under_test import Episode, difference
+from envkit.checker.under_test import CheckedEpisode, difference
 from envkit.env import Policy, PolicyContext
 from envkit.errors import EnvFault, describe
 from envkit_certify.certified import CertifiedEnv
@@ -208,7 +208,7 @@ def _returns(subject: CertifiedEnv, kind: str, reply: Policy, problems: list[str
     return returns
 
 
-def _paid_errors(kind: str, seed: int, episode: Episode) -> Iterator[str]:
+def _paid_errors(kind: str, seed: int, episode: CheckedEpisode) -> Iterator[str]:
     """Yield rewards paid for replies that the environment itself calls malformed.
 
     A truncation may pay for an earlier, well-formed reply.

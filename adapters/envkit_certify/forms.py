@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from envkit.certification_hooks import CertificationHooks
-from envkit.checker.under_test import Episode
+from envkit.checker.under_test import CheckedEpisode
 from envkit.tools import ToolSpec
 from envkit_certify.policies import fill, leaves, pattern_of, write_call
 
@@ -61,7 +61,7 @@ class Paid:
 
     seed: int
     turn: int
-    episode: Episode
+    episode: CheckedEpisode
     gold: str
     form: Form
     is_last: bool
@@ -81,7 +81,7 @@ class Paid:
         return self.episode.steps[self.turn].reward
 
 
-def paid_answers(solved: Sequence[tuple[int, Episode]]) -> list[Paid]:
+def paid_answers(solved: Sequence[tuple[int, CheckedEpisode]]) -> list[Paid]:
     """Return the rewarded answers of the oracle's episodes."""
     turns = [
         (seed, episode, turn, len([s for s in episode.steps if s.reward > 0]) == 1)

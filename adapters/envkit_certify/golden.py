@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.checker.conduct import BAD_REPLIES
-from envkit.checker.under_test import Episode, excerpts, oracle_of
+from envkit.checker.under_test import CheckedEpisode, excerpts, oracle_of
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ContractError, EnvkitError, StorageError
 from envkit.files import replace_file
@@ -178,7 +178,7 @@ def play(
         said.append(Reply.from_wire(policy(context)))
         return said[-1]
 
-    player = Episode(env, reply, seed=seed, task=task)
+    player = CheckedEpisode(env, reply, seed=seed, task=task)
     start = {
         **_seen(env, player.start.observation),
         "info": player.start.info,

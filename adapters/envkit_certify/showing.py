@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import PIL.Image
 
-from envkit.checker.under_test import Episode
+from envkit.checker.under_test import CheckedEpisode
 from envkit.env import Env
 from envkit.errors import EnvkitError
 from envkit.images import Image
@@ -51,7 +51,7 @@ def images(subject: CertifiedEnv) -> CertificateLine:
     return judged("images", blank if shown else None, detail, problems=problems[:10])
 
 
-def _mismatches(subject: CertifiedEnv, episodes: Sequence[Episode]) -> Iterator[str]:
+def _mismatches(subject: CertifiedEnv, episodes: Sequence[CheckedEpisode]) -> Iterator[str]:
     """Yield images that fail the hook `shows`, and flaws in the hook itself.
 
     A hook that accepts a blank image, or another task's image, proves nothing.
@@ -81,7 +81,9 @@ def _is_blank(image: Image) -> bool:
     return len(set(cast("Sequence[float]", bands))) == 1
 
 
-def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]]) -> Iterator[str]:
+def _contradictions(
+    episode: CheckedEpisode, seed: int, seen: dict[str, tuple[int, str]]
+) -> Iterator[str]:
     """Yield turns where two tasks with different answers look exactly the same."""
     rows = episode.rows()
     history = ""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 from unittest import mock
 
-from envkit.checker.under_test import Episode, difference, recorded, row
+from envkit.checker.under_test import CheckedEpisode, difference, recorded, row
 from envkit.env import Env, PolicyContext, Reset, Step
 from envkit.errors import ConfigurationError, ContractError, EnvFault, EpisodeStateError, describe
 from envkit.success import reaches, verdict_in
@@ -40,7 +40,7 @@ class _Needs(Enum):
     SNAPSHOT = auto()
 
 
-_Rows = Callable[[CertifiedEnv, int, Episode], list[str]]
+_Rows = Callable[[CertifiedEnv, int, CheckedEpisode], list[str]]
 """Plays a seed's recorded replies again, in some way, and returns the rows."""
 
 
@@ -72,7 +72,7 @@ def state(subject: CertifiedEnv) -> CertificateLine:
     return judged("state", len(ways), detail, problems=problems)
 
 
-def _episodes(subject: CertifiedEnv) -> Iterator[tuple[int, Episode]]:
+def _episodes(subject: CertifiedEnv) -> Iterator[tuple[int, CheckedEpisode]]:
     """Yield episodes with right replies, and with wrong ones."""
     solved = sorted(subject.solved[:8], key=lambda entry: len(entry[1].steps))
     yield from [entry for entry in solved if len(entry[1].steps) <= _TURNS][-1:]
@@ -89,7 +89,7 @@ def _episodes(subject: CertifiedEnv) -> Iterator[tuple[int, Episode]]:
 
 
 def _differing(
-    subject: CertifiedEnv, name: str, rows: _Rows, episodes: Sequence[tuple[int, Episode]]
+    subject: CertifiedEnv, name: str, rows: _Rows, episodes: Sequence[tuple[int, CheckedEpisode]]
 ) -> Iterator[str]:
     for seed, episode in episodes:
         try:
@@ -113,7 +113,7 @@ def _another(subject: CertifiedEnv) -> Generator[Env]:
         env.close()
 
 
-def _interrupted(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _interrupted(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Begin other episodes, then leave them in the middle."""
     for other in (seed + 1, seed):
         player = subject.begin(lambda _: episode.replies[0], seed=other)
@@ -122,13 +122,13 @@ def _interrupted(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str
     return subject.replay(episode, seed=seed).rows()
 
 
-def _solved_before(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _solved_before(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     for other, known in subject.solved[-2:]:
         subject.replay(known, seed=other)
     return subject.replay(episode, seed=seed).rows()
 
 
-def _later(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _later(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Play on another day."""
     seconds, nanoseconds = time.time, time.time_ns
 
@@ -142,7 +142,7 @@ def _later(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         return subject.replay(episode, seed=seed).rows()
 
 
-def _rude(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _rude(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Change everything that the environment was given or returned."""
     with _another(subject) as env:
         options = {"task": copy.deepcopy(episode.task)} if episode.task else None
@@ -171,7 +171,7 @@ def _spoil(data: object) -> None:
         data.clear()
 
 
-def _beside(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _beside(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Play beside an instance that plays other tasks."""
     others = subject.solved or [(seed, episode)]
     with _another(subject) as env, _another(subject) as second:
@@ -185,7 +185,7 @@ def _beside(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
         return player.rows()
 
 
-def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _copied(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Play on with a deep copy in the middle of an episode, then with the original."""
     half = len(episode.replies) // 2
     player = subject.begin(recorded(episode), seed=seed)
@@ -203,7 +203,7 @@ def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     return player.rows()
 
 
-def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _rendering(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Render before every turn."""
     env = subject.env
     mode, env.render_mode = env.render_mode, "ansi"
@@ -218,7 +218,7 @@ def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     return player.rows()
 
 
-def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _closed(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Close another instance in the middle of an episode."""
     player = subject.begin(recorded(episode), seed=seed)
     while len(player.steps) < len(episode.replies):
@@ -228,7 +228,7 @@ def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     return player.rows()
 
 
-def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Play each turn on a new thread."""
     over = threading.Event()
     with _another(subject) as env:
@@ -256,7 +256,7 @@ def _threaded(call: Callable[[], T], over: threading.Event) -> T:
     return cast(T, result)
 
 
-def _at_once(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _at_once(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Play on several threads at once, with others that play other tasks."""
     others = subject.solved or [(seed, episode)]
     plays = [(seed, episode), *(others[-n % len(others)] for n in range(1, _THREADS))]
@@ -296,7 +296,7 @@ def _at_once(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     return wrong[0] if wrong else episode.rows()
 
 
-def _saved(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _saved(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Save at every turn, and go on."""
     player = subject.begin(recorded(episode), seed=seed)
     while len(player.steps) < len(episode.replies):
@@ -306,7 +306,7 @@ def _saved(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     return player.rows()
 
 
-def _restored(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+def _restored(subject: CertifiedEnv, seed: int, episode: CheckedEpisode) -> list[str]:
     """Go back to every turn, twice, on instances that played something else meanwhile."""
     env = subject.env
     env.reset(seed=seed)
@@ -362,7 +362,7 @@ _WAYS: Final[Mapping[str, tuple[_Rows, *tuple[_Needs, ...]]]] = MappingProxyType
     }
 )
 
-_Played = Sequence[tuple[int, Episode]]
+_Played = Sequence[tuple[int, CheckedEpisode]]
 
 
 def _kept(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import IO, Any, Final
 
-from envkit.checker.under_test import Episode
+from envkit.checker.under_test import CheckedEpisode
 from envkit.env import Env
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.plugins import load_policy
@@ -53,7 +53,7 @@ def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[
 
 
 def _rows(env: Env, seed: int, replies: list[str]) -> list[str]:
-    player = Episode(env, lambda context: replies[context.turn], seed=seed)
+    player = CheckedEpisode(env, lambda context: replies[context.turn], seed=seed)
     return player.play(len(replies)).rows()
 
 

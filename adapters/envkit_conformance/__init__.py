@@ -9,20 +9,26 @@ from envkit_conformance.recordings import (
     shipped_recordings,
 )
 from envkit_conformance.registry import Adapter, load_adapters
-from envkit_conformance.suite import Outcome, Verdict, check, expected_rows, run_suite
+from envkit_conformance.suite import (
+    ConformanceLine,
+    ConformanceResult,
+    check,
+    expected_rows,
+    run_suite,
+)
 from envkit_conformance.testing import AdapterConformance
 
 __all__ = [
     "Adapter",
     "AdapterConformance",
+    "ConformanceLine",
+    "ConformanceResult",
     "Content",
     "Deliver",
     "DeliveredRow",
-    "Outcome",
     "Projection",
     "Recording",
     "Shape",
-    "Verdict",
     "check",
     "expected_rows",
     "first_difference",

@@ -1,6 +1,5 @@
 """`envkit conformance`: check trainers' adapters with recorded trajectories, token for token."""
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit_conformance import Adapter, Outcome, Recording
+    from envkit_conformance import Adapter, ConformanceLine, Recording
 
 
 @with_examples(
@@ -46,18 +45,18 @@ def conformance(
 
     The exit code is 1 when a row differs, or when a named adapter is not installed.
     """
-    from envkit_conformance import Verdict, load_adapters, run_suite
+    from envkit_conformance import ConformanceResult, load_adapters, run_suite
 
     found = load_adapters(adapter or ())
     chosen = _recordings(recordings, model)
     outcomes = run_suite([one for entry in found for one in entry.members], chosen)
     missing = _missing(found, outcomes)
-    checked = [one for one in outcomes if one.verdict is not Verdict.NOT_INSTALLED]
+    checked = [one for one in outcomes if one.verdict is not ConformanceResult.NOT_INSTALLED]
     if as_json:
         say_json(_as_json(outcomes, missing))
     else:
         _show(checked, chosen, missing)
-    failed = any(one.verdict is Verdict.FAIL for one in checked)
+    failed = any(one.verdict is ConformanceResult.FAIL for one in checked)
     if failed or (adapter and missing):
         raise typer.Exit(1)
 
@@ -83,21 +82,23 @@ def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, 
     return found
 
 
-def _missing(adapters: "tuple[Adapter, ...]", outcomes: "tuple[Outcome, ...]") -> dict[str, str]:
+def _missing(
+    adapters: "tuple[Adapter, ...]", outcomes: "tuple[ConformanceLine, ...]"
+) -> dict[str, str]:
     """Return missing packages by the name of the adapter or projection."""
-    from envkit_conformance import Verdict
+    from envkit_conformance import ConformanceResult
 
     absent = {entry.name: entry.missing for entry in adapters if entry.missing is not None}
     for one in outcomes:
-        if one.verdict is Verdict.NOT_INSTALLED:
+        if one.verdict is ConformanceResult.NOT_INSTALLED:
             absent.setdefault(one.projection, one.message)
     return absent
 
 
 def _show(
-    outcomes: "list[Outcome]", recordings: "tuple[Recording, ...]", missing: dict[str, str]
+    outcomes: "list[ConformanceLine]", recordings: "tuple[Recording, ...]", missing: dict[str, str]
 ) -> None:
-    from envkit_conformance import Verdict
+    from envkit_conformance import ConformanceResult
 
     names = list(dict.fromkeys(one.projection for one in outcomes))
     cells = {(one.recording, one.projection): one.verdict for one in outcomes}
@@ -106,14 +107,17 @@ def _show(
     ]
     table(("recording", *names), rows)
     for one in outcomes:
-        if one.verdict is Verdict.FAIL:
+        if one.verdict is ConformanceResult.FAIL:
             say(str(one))
     for name, reason in missing.items():
         say(f"{name}: not installed ({reason})")
-    counts = Counter(one.verdict for one in outcomes)
+    passed, refused, failed = (
+        sum(one.verdict is found for one in outcomes)
+        for found in (ConformanceResult.PASS, ConformanceResult.REFUSED, ConformanceResult.FAIL)
+    )
     say(
-        f"{len(outcomes)} deliveries: {counts[Verdict.PASS]} passed, "
-        f"{counts[Verdict.REFUSED]} refused as declared, {counts[Verdict.FAIL]} failed"
+        f"{len(outcomes)} deliveries: {passed} passed, {refused} refused as declared, "
+        f"{failed} failed"
     )
 
 
@@ -121,7 +125,7 @@ def _cell(verdict: str | None) -> str:
     return "-" if verdict is None else "FAIL" if verdict == "fail" else str(verdict)
 
 
-def _as_json(outcomes: "tuple[Outcome, ...]", missing: dict[str, str]) -> dict[str, object]:
+def _as_json(outcomes: "tuple[ConformanceLine, ...]", missing: dict[str, str]) -> dict[str, object]:
     return {
         "outcomes": [asdict(one) for one in outcomes],
         "not_installed": missing,

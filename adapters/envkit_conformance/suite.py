@@ -11,7 +11,7 @@ from envkit_conformance.delivered import Content, DeliveredRow, Projection, Shap
 from envkit_conformance.recordings import Recording
 
 
-class Verdict(StrEnum):
+class ConformanceResult(StrEnum):
     """Result for one recording in one adapter."""
 
     PASS = "pass"
@@ -24,12 +24,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ConformanceLine:
     """The verdict on one recording in one adapter."""
 
     projection: str
     recording: str
-    verdict: Verdict
+    verdict: ConformanceResult
     message: str = ""
     """The first difference, the refusal, or what is missing; empty for a pass."""
 
@@ -40,12 +40,12 @@ class Outcome:
 
 def run_suite(
     projections: Iterable[Projection], recordings: Sequence[Recording]
-) -> tuple[Outcome, ...]:
+) -> tuple[ConformanceLine, ...]:
     """Check every recording in every projection; outcomes are ordered by projection."""
     return tuple(check(projection, one) for projection in projections for one in recordings)
 
 
-def check(projection: Projection, recording: Recording) -> Outcome:
+def check(projection: Projection, recording: Recording) -> ConformanceLine:
     """Deliver one recording and compare what arrived.
 
     An adapter may refuse a failed trajectory whose content it cannot carry, or deliver it masked.
@@ -54,12 +54,14 @@ def check(projection: Projection, recording: Recording) -> Outcome:
     try:
         delivered = projection.deliver(recording.trajectory, filler_id=recording.filler_id)
     except MissingDependencyError as error:
-        return _outcome(projection, recording, Verdict.NOT_INSTALLED, str(error))
+        return _outcome(projection, recording, ConformanceResult.NOT_INSTALLED, str(error))
     except ConfigurationError as error:
-        verdict = Verdict.REFUSED if beyond else Verdict.FAIL
+        verdict = ConformanceResult.REFUSED if beyond else ConformanceResult.FAIL
         return _outcome(projection, recording, verdict, str(error))
     except Exception as error:  # noqa: BLE001  # a foreign trainer may raise anything
-        return _outcome(projection, recording, Verdict.FAIL, _unexpected(error, bool(beyond)))
+        return _outcome(
+            projection, recording, ConformanceResult.FAIL, _unexpected(error, bool(beyond))
+        )
     is_failure = recording.trajectory.reward is None
     if beyond and not is_failure:
         difference = (
@@ -70,7 +72,7 @@ def check(projection: Projection, recording: Recording) -> Outcome:
         difference = f"{len(delivered)} rows of a failure, none expected" if delivered else None
     else:
         difference = _difference(projection, recording, delivered)
-    verdict = Verdict.PASS if difference is None else Verdict.FAIL
+    verdict = ConformanceResult.PASS if difference is None else ConformanceResult.FAIL
     return _outcome(projection, recording, verdict, difference or "")
 
 
@@ -121,9 +123,9 @@ def _unexpected(error: Exception, must_refuse: bool) -> str:
 
 
 def _outcome(
-    projection: Projection, recording: Recording, verdict: Verdict, message: str
-) -> Outcome:
-    return Outcome(
+    projection: Projection, recording: Recording, verdict: ConformanceResult, message: str
+) -> ConformanceLine:
+    return ConformanceLine(
         projection=projection.name,
         recording=recording.name,
         verdict=verdict,

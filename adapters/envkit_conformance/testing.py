@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from envkit_conformance.delivered import Projection
 from envkit_conformance.recordings import Recording, load_recordings, shipped_recordings
-from envkit_conformance.suite import Verdict, check
+from envkit_conformance.suite import ConformanceResult, check
 
 if TYPE_CHECKING:
     import pytest
@@ -32,7 +32,7 @@ class AdapterConformance:
     def test_recording_arrives_token_for_token(self, envkit_recording: Recording) -> None:
         """Fail with the first difference, in words."""
         outcome = check(self.projection, envkit_recording)
-        if outcome.verdict not in (Verdict.PASS, Verdict.REFUSED):
+        if outcome.verdict not in (ConformanceResult.PASS, ConformanceResult.REFUSED):
             raise AssertionError(f"{outcome}\n{envkit_recording.about}")
 
     def pytest_generate_tests(self, metafunc: "pytest.Metafunc") -> None:

@@ -20,7 +20,7 @@ _SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class PairedEpisode:
     """One episode of a side."""
 
     facts: EpisodeRow
@@ -35,7 +35,7 @@ class Side:
     """One side of a comparison: a run, or all runs of an evaluation."""
 
     name: str
-    episodes: Sequence[Episode]
+    episodes: Sequence[PairedEpisode]
     env_kwargs: Mapping[str, Mapping[str, Any]]
     """Arguments by environment, if the run recorded them."""
 
@@ -108,7 +108,7 @@ def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) 
             f"{path} contains no run: --paired takes two runs or evaluations, each a folder "
             "written by `envkit eval` or `envkit rollout`"
         )
-    episodes: list[Episode] = []
+    episodes: list[PairedEpisode] = []
     seen = SeenEpisodes()
     arguments: dict[str, Mapping[str, Any]] = {}
     for run in runs:
@@ -120,7 +120,9 @@ def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) 
             if threshold is not None:
                 facts = replace(facts, is_solved=success_of(one, threshold=threshold))
             tags = tags_of(one, by)
-            episodes.append(Episode(facts=facts, run=run.name, task=dict(one.task), tags=tags))
+            episodes.append(
+                PairedEpisode(facts=facts, run=run.name, task=dict(one.task), tags=tags)
+            )
             if recorded is not None:
                 arguments[facts.env_id] = recorded
     return Side(name=str(path), episodes=episodes, env_kwargs=arguments)
@@ -184,12 +186,12 @@ def _check_tasks_of(env_id: str, first: Side, second: Side) -> None:
             )
 
 
-def _by_task(side: Side, env_id: str) -> dict[int | str, Episode]:
+def _by_task(side: Side, env_id: str) -> dict[int | str, PairedEpisode]:
     """Return one episode per seed, or per task if no seed was recorded.
 
     Siblings take precedence over an episode that faulted before it had a task.
     """
-    found: dict[int | str, Episode] = {}
+    found: dict[int | str, PairedEpisode] = {}
     for one in side.episodes:
         if one.facts.env_id == env_id:
             key = one.facts.task_hash if one.facts.seed is None else one.facts.seed
@@ -249,7 +251,7 @@ def compare(first: Side, second: Side, *, by: Sequence[str]) -> Comparison:
 
 
 def _grouped(
-    pairs: Iterable[Pair], tag: str, known: Mapping[str, Episode]
+    pairs: Iterable[Pair], tag: str, known: Mapping[str, PairedEpisode]
 ) -> dict[str, list[Pair]]:
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -291,7 +293,7 @@ def _difference(
     )
 
 
-def _flips(pairs: Iterable[Pair], known: Mapping[str, Episode]) -> list[ChangedOutcome]:
+def _flips(pairs: Iterable[Pair], known: Mapping[str, PairedEpisode]) -> list[ChangedOutcome]:
     found: list[ChangedOutcome] = []
     for pair in pairs:
         before, after = pair.first.is_solved, pair.second.is_solved

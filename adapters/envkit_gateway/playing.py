@@ -38,7 +38,7 @@ from envkit_gateway import command
 from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, call_agent
 from envkit_gateway.control import Control
 from envkit_gateway.credit import Credit, is_finite
-from envkit_gateway.recording import Outcome, trajectory_of
+from envkit_gateway.recording import AgentEnd, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
 from envkit_gateway.text_session import TextSession
@@ -234,7 +234,7 @@ class _Episode:
 
     async def _outcome(
         self, session: Session, task: AgentTask, control: Control | None, folder: Path
-    ) -> Outcome:
+    ) -> AgentEnd:
         running = asyncio.ensure_future(self._run(task, control, folder))
         try:
             result, is_late = await self._awaited(running)
@@ -308,7 +308,7 @@ class _Episode:
                 self._env_fault = self._env_fault or error
             return AgentResult(error=describe(error))
 
-    async def _graded(self, outcome: Outcome, task: AgentTask, folder: Path) -> Outcome:
+    async def _graded(self, outcome: AgentEnd, task: AgentTask, folder: Path) -> AgentEnd:
         """Return the outcome with the reward of the command that grades."""
         output: dict[str, Any] = {}
 
@@ -326,8 +326,8 @@ class _Episode:
             settled = await asettle(grade, untouched=untouched, grader=grader, task=task.task)
         except EnvFault as fault:
             if self._interrupt.reason is StopReason.ABORTED:
-                return Outcome(stop_reason=StopReason.ABORTED)
-            return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, fault))
+                return AgentEnd(stop_reason=StopReason.ABORTED)
+            return AgentEnd.after(FaultRecord.of(FaultPlace.REWARDS, fault))
         info = {**_without_verdict(outcome.info or {}), "grade_output": output, **settled.info()}
         return _rewarded(replace(outcome, info=info), settled.score, self._given)
 
@@ -414,26 +414,26 @@ class _Episode:
         except (Fault, recovery.EpisodeLostError):
             return  # `_step` keeps it
 
-    def _failure(self, session: Session) -> Outcome | None:
+    def _failure(self, session: Session) -> AgentEnd | None:
         """Return how infrastructure or an abort ended the episode; None if it did not."""
         fault = self._env_fault
         if fault is None and session.fault is None:
             return None
         if self._interrupt.reason is StopReason.ABORTED:  # which cut a call
-            return Outcome(stop_reason=StopReason.ABORTED)
+            return AgentEnd(stop_reason=StopReason.ABORTED)
         if isinstance(fault, StepDeadlineError):
             result = AgentResult(error=f"the last step took too long: {fault}")
             return self._scored(result, StopReason.STEP_TIMEOUT)
         if fault is not None:
-            return Outcome.after(FaultRecord.of(FaultPlace.STEP, fault))
+            return AgentEnd.after(FaultRecord.of(FaultPlace.STEP, fault))
         assert session.fault is not None
-        return Outcome.after(session.fault)
+        return AgentEnd.after(session.fault)
 
-    def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> Outcome:
+    def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> AgentEnd:
         """Return how an episode ended whose agent did not."""
         reason = self._interrupt.reason
         if reason is StopReason.ABORTED:
-            return Outcome(stop_reason=StopReason.ABORTED)
+            return AgentEnd(stop_reason=StopReason.ABORTED)
         # The agent could not have gone on, so the policy must not pay for the time.
         if was_sampling or not session.turns:
             what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
@@ -444,11 +444,11 @@ class _Episode:
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
-            return Outcome.after(FaultRecord.of(FaultPlace.GENERATE, fault))
+            return AgentEnd.after(FaultRecord.of(FaultPlace.GENERATE, fault))
         ended = StopReason.STEP_TIMEOUT if is_late else reason or StopReason.EPISODE_TIMEOUT
         return self._scored(AgentResult(error="the agent was stopped"), ended)
 
-    def _concluded(self, session: Session, result: AgentResult) -> Outcome:
+    def _concluded(self, session: Session, result: AgentResult) -> AgentEnd:
         """Return the outcome of an episode whose agent ended normally."""
         if not any(turn.reply is not None for turn in session.turns):
             why = f": {result.error}" if result.error else ""
@@ -457,18 +457,18 @@ class _Episode:
                 "AgentTask.base_url (OpenAI) or AgentTask.url (Anthropic) with AgentTask.api_key",
                 kind=FaultKind.PERMANENT,
             )
-            return Outcome.after(FaultRecord.of(FaultPlace.STEP, missing))
+            return AgentEnd.after(FaultRecord.of(FaultPlace.STEP, missing))
         ended = StopReason.TERMINATED
         if session.stop_reason is not None:
             ended = session.stop_reason
         elif result.error is not None and session.refusal is not None:
             # The agent failed because of the gateway, for which the policy must not pay.
-            return Outcome(stop_reason=StopReason.LEDGER_FAULT, fault=session.refusal)
+            return AgentEnd(stop_reason=StopReason.LEDGER_FAULT, fault=session.refusal)
         elif result.error is not None or (self._last is not None and self._last.truncated):
             ended = StopReason.ENV_TRUNCATED
         return self._scored(result, ended)
 
-    def _scored(self, result: AgentResult, ended: StopReason) -> Outcome:
+    def _scored(self, result: AgentResult, ended: StopReason) -> AgentEnd:
         reward, earlier = 0.0, [*self._given, *self._earned]
         info = dict(self._last.info) if self._last is not None else {}
         if result.reward is not None:
@@ -481,16 +481,16 @@ class _Episode:
             info["agent_output"] = dict(result.info)
         if result.ungraded is not None:
             reward, earlier, info = 0.0, self._given, {**info, UNGRADED: result.ungraded}
-        return _rewarded(Outcome(stop_reason=ended, info=info), reward, earlier)
+        return _rewarded(AgentEnd(stop_reason=ended, info=info), reward, earlier)
 
 
-def _rewarded(outcome: Outcome, final: float, earlier: Sequence[Credit]) -> Outcome:
+def _rewarded(outcome: AgentEnd, final: float, earlier: Sequence[Credit]) -> AgentEnd:
     """Return an outcome with its rewards; a fault if they are not finite, or not together."""
     if is_finite(final, earlier):
         return replace(outcome, reward=final, earlier=tuple(earlier))
     rewards = [*(one.reward for one in earlier), final]
     error = ContractError(f"an agent's rewards must be finite, and their sum, got {shown(rewards)}")
-    return Outcome.after(FaultRecord.of(FaultPlace.REWARDS, error))
+    return AgentEnd.after(FaultRecord.of(FaultPlace.REWARDS, error))
 
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _ENDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AgentEnd:
     """How an agent's episode ended."""
 
     stop_reason: StopReason
@@ -38,7 +38,7 @@ class Outcome:
     """Info of the environment's last step, for the last call."""
 
     @classmethod
-    def after(cls, fault: FaultRecord) -> "Outcome":
+    def after(cls, fault: FaultRecord) -> "AgentEnd":
         """Return the outcome of an episode that a fault ended."""
         return cls(stop_reason=_ENDS.get(fault.where, StopReason.ENV_FAULT), fault=fault)
 
@@ -52,7 +52,7 @@ class Outcome:
 
 def trajectory_of(
     session: Session,
-    outcome: Outcome,
+    outcome: AgentEnd,
     record: EpisodeRecord,
     *,
     train: Train = Train.RULE,

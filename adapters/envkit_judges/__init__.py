@@ -16,7 +16,7 @@ from envkit_judges.calls import CallLimits, JudgeModel
 from envkit_judges.endpoint import Endpoint
 from envkit_judges.engine_model import EngineModel
 from envkit_judges.judge import CacheStatistics, Judge
-from envkit_judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict
+from envkit_judges.verdict import Criterion, Judgement, MalformedJudgement, read_verdict
 
 __all__ = [
     "CacheStatistics",
@@ -26,7 +26,7 @@ __all__ = [
     "EngineModel",
     "Judge",
     "JudgeModel",
-    "MalformedVerdict",
-    "Verdict",
+    "Judgement",
+    "MalformedJudgement",
     "read_verdict",
 ]

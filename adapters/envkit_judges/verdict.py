@@ -43,7 +43,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Judgement:
     """A judge's scores."""
 
     scores: Mapping[str, int]
@@ -51,7 +51,7 @@ class Verdict:
     reason: str
 
 
-class MalformedVerdict(ValueError):  # as MalformedJson
+class MalformedJudgement(ValueError):  # as MalformedJson
     """A judge's reply is malformed; the message says why."""
 
 
@@ -77,24 +77,24 @@ def schema_of(criteria: Sequence[Criterion]) -> dict[str, Any]:
     }
 
 
-def read_verdict(text: str, criteria: Sequence[Criterion]) -> Verdict:
+def read_verdict(text: str, criteria: Sequence[Criterion]) -> Judgement:
     """Read a judge's reply.
 
     Raises:
-        MalformedVerdict: The reply is not in the required form.
+        MalformedJudgement: The reply is not in the required form.
     """
     value = _decode(text)
     if not isinstance(value, dict):
-        raise MalformedVerdict("the reply must be a JSON object")
+        raise MalformedJudgement("the reply must be a JSON object")
     fields = cast(dict[str, object], value)
     _check_keys(fields, ("reason", "scores"), "the object")
     if not isinstance(fields["reason"], str):
-        raise MalformedVerdict("'reason' must be a string")
+        raise MalformedJudgement("'reason' must be a string")
     if not isinstance(fields["scores"], dict):
-        raise MalformedVerdict("'scores' must be an object")
+        raise MalformedJudgement("'scores' must be an object")
     scores = cast(dict[str, object], fields["scores"])
     _check_keys(scores, [criterion.name for criterion in criteria], "'scores'")
-    return Verdict(
+    return Judgement(
         scores={
             criterion.name: _score(criterion, scores[criterion.name]) for criterion in criteria
         },
@@ -111,10 +111,10 @@ def _decode(text: str) -> object:
             object_pairs_hook=_without_duplicates,
             parse_constant=_refuse_constant,
         )
-    except MalformedVerdict:
+    except MalformedJudgement:
         raise
     except (ValueError, RecursionError) as error:
-        raise MalformedVerdict(
+        raise MalformedJudgement(
             f"the reply must be one JSON object and nothing else: {error}"
         ) from error
 
@@ -122,24 +122,24 @@ def _decode(text: str) -> object:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MalformedVerdict("a key is repeated")
+        raise MalformedJudgement("a key is repeated")
     return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedVerdict(f"{name} is not valid JSON")
+    raise MalformedJudgement(f"{name} is not valid JSON")
 
 
 def _check_keys(fields: Mapping[str, object], wanted: Sequence[str], where: str) -> None:
     if missing := [name for name in wanted if name not in fields]:
-        raise MalformedVerdict(f"{where} lacks the keys {missing}")
+        raise MalformedJudgement(f"{where} lacks the keys {missing}")
     if extra := sorted(fields.keys() - set(wanted)):
-        raise MalformedVerdict(f"{where} has unexpected keys: {extra[:5]}")
+        raise MalformedJudgement(f"{where} has unexpected keys: {extra[:5]}")
 
 
 def _score(criterion: Criterion, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise MalformedVerdict(f"the score {criterion.name!r} must be a whole number")
+        raise MalformedJudgement(f"the score {criterion.name!r} must be a whole number")
     if not 0 <= value <= criterion.best:
-        raise MalformedVerdict(f"the score {criterion.name!r} must be 0 to {criterion.best}")
+        raise MalformedJudgement(f"the score {criterion.name!r} must be 0 to {criterion.best}")
     return value

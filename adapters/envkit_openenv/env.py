@@ -29,9 +29,9 @@ from envkit_openenv.interface import (
     choose_kind,
     mcp_tools,
 )
-from envkit_openenv.protocol import InvalidAction, Outcome, read_outcome
+from envkit_openenv.protocol import InvalidAction, StepAnswer, read_outcome
 from envkit_openenv.results import Gathered, envkit_turn, show_outcome
-from envkit_openenv.session import KEY_VARIABLE, Session, SessionLimits, fetch_schema
+from envkit_openenv.session import KEY_VARIABLE, Connection, SessionLimits, fetch_schema
 
 _DEFAULT_TURNS: Final = 32
 _SEEDS: Final = 2**31
@@ -124,7 +124,7 @@ class OpenEnvEnv(AsyncEnv):
         )
         self._schema: dict[str, Any] | None = None
         self._interface: Interface | None = None
-        self._session: Session | None = None
+        self._session: Connection | None = None
         self._seed = 0
         self._is_cut = False
 
@@ -231,7 +231,7 @@ class OpenEnvEnv(AsyncEnv):
         kind = self._kind
         if kind is InterfaceKind.AUTO:
             kind = choose_kind(schema, self._reply_field)
-        self._session = await Session.open(
+        self._session = await Connection.open(
             self._address, limits=self._limits, headers=self._headers
         )
         left_s = max(0.001, deadline - asyncio.get_running_loop().time())
@@ -322,7 +322,7 @@ class OpenEnvEnv(AsyncEnv):
             kind=FaultKind.PERMANENT,
         )
 
-    async def _step(self, action: Mapping[str, Any]) -> Outcome:
+    async def _step(self, action: Mapping[str, Any]) -> StepAnswer:
         message = {"type": "step", "data": dict(action)}
         return read_outcome(await self._ask(message, self._limits.step_timeout_s))
 

@@ -30,7 +30,7 @@ class InvalidAction(Exception):  # an answer for the model, not a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepAnswer:
     """The answer to a reset or a step."""
 
     observation: dict[str, Any]
@@ -60,7 +60,7 @@ def read_message(raw: str) -> dict[str, Any]:
     return cast("dict[str, Any]", data)
 
 
-def read_outcome(data: dict[str, Any]) -> Outcome:
+def read_outcome(data: dict[str, Any]) -> StepAnswer:
     """Return the outcome of a reset or a step.
 
     Raises:
@@ -85,7 +85,7 @@ def read_outcome(data: dict[str, Any]) -> Outcome:
         for key, entry in cast("dict[str, Any]", observation).items()
         if key != "metadata"
     }
-    return Outcome(observation=shown, reward=value, done=done)
+    return StepAnswer(observation=shown, reward=value, done=done)
 
 
 def write_fault(fault: EnvFault) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind, ImageError
 from envkit.images import Image
-from envkit_openenv.protocol import Outcome
+from envkit_openenv.protocol import StepAnswer
 
 _LOST: Final = "transport_error"
 """ToolErrorTypes of unreachable tools; the model sees the others."""
@@ -40,7 +40,7 @@ class Gathered:
     truncated: bool = False
     tool_error: str | None = None
 
-    def add(self, text: str, images: Sequence[Image], outcome: Outcome) -> None:
+    def add(self, text: str, images: Sequence[Image], outcome: StepAnswer) -> None:
         """Add the outcome of an action."""
         self.texts.append(_renumbered(text, len(self.images), len(images)))
         self.images += images
@@ -50,7 +50,7 @@ class Gathered:
 
 
 def show_outcome(
-    outcome: Outcome, *, image_fields: Sequence[str]
+    outcome: StepAnswer, *, image_fields: Sequence[str]
 ) -> tuple[str, list[Image], str | None]:
     """Return text, images and a tool's error from any observation.
 
@@ -71,7 +71,7 @@ def show_outcome(
     return _show_result(observation.get("result"))
 
 
-def envkit_turn(outcome: Outcome) -> Turn:
+def envkit_turn(outcome: StepAnswer) -> Turn:
     """Return the turn that a served environment of envkit returned.
 
     Raises:

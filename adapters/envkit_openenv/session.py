@@ -61,7 +61,7 @@ class SessionLimits:
         ranges.positive(**asdict(self))
 
 
-class Session:
+class Connection:
     """A connection; create it with `open`."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Session:
     @classmethod
     async def open(
         cls, address: str, *, limits: SessionLimits, headers: Mapping[str, str]
-    ) -> "Session":
+    ) -> "Connection":
         """Connect to a server.
 
         Args:

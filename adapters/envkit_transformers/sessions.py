@@ -22,7 +22,7 @@ _DONORS_TRIED: Final = 64
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class CachedEpisode:
     """One episode's cache and its tokens."""
 
     key: str
@@ -68,12 +68,12 @@ class SessionStore:
     def __init__(self, *, budget_tokens: int) -> None:
         self.budget_tokens = budget_tokens
         self.evictions = 0
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, CachedEpisode] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[CachedEpisode]:
         return iter(list(self._sessions.values()))  # a copy: statistics are read on any thread
 
     @property
@@ -81,7 +81,7 @@ class SessionStore:
         """Tokens currently held, including reservations of running requests."""
         return sum(session.held_tokens for session in self)
 
-    def acquire(self, key: str, prompt: Prompt, *, new_tokens: int) -> Session | None:
+    def acquire(self, key: str, prompt: Prompt, *, new_tokens: int) -> CachedEpisode | None:
         """Give a request its session, rolled back to what the prompt shares with it.
 
         Args:
@@ -108,7 +108,7 @@ class SessionStore:
         if not self._make_room(needed, keep=key):
             return None
         if session is None:
-            session = self._sessions[key] = Session(key)
+            session = self._sessions[key] = CachedEpisode(key)
         session.cache.truncate(session.matching_prefix(prompt))
         session.cache.expected = needed
         session.prompt, session.sampled = prompt, []
@@ -116,7 +116,7 @@ class SessionStore:
         self._sessions.move_to_end(key)
         return session
 
-    def release(self, session: Session) -> None:
+    def release(self, session: CachedEpisode) -> None:
         """Make a session idle after its request; free it when its episode is over."""
         session.is_busy = False
         self._sessions.move_to_end(session.key)
@@ -143,12 +143,14 @@ class SessionStore:
             if not session.is_busy:
                 self._discard(session)
 
-    def donor(self, prompt: Prompt, *, other_than: Session) -> tuple[Session, int] | None:
+    def donor(
+        self, prompt: Prompt, *, other_than: CachedEpisode
+    ) -> tuple[CachedEpisode, int] | None:
         """Find the session that shares the longest prefix with a prompt, cached or in progress.
 
         Only recently used ones are checked: the members of a group start together.
         """
-        best: tuple[Session, int] | None = None
+        best: tuple[CachedEpisode, int] | None = None
         for session in islice(reversed(self._sessions.values()), _DONORS_TRIED):
             if session is other_than or session.prompt is None:
                 continue
@@ -177,6 +179,6 @@ class SessionStore:
                 self._discard(session)
         return True
 
-    def _discard(self, session: Session) -> None:
+    def _discard(self, session: CachedEpisode) -> None:
         session.cache.drop()
         self._sessions.pop(session.key, None)

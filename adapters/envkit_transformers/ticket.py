@@ -11,7 +11,7 @@ from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
 from envkit_transformers.forward import Piece
 from envkit_transformers.prompt import Prompt
 from envkit_transformers.sampling import Draw
-from envkit_transformers.sessions import MIN_SHARED, Session, SessionStore
+from envkit_transformers.sessions import MIN_SHARED, CachedEpisode, SessionStore
 from envkit_transformers.stopping import StopRule
 
 Complete = Callable[[Generation | Fault], None]
@@ -28,15 +28,15 @@ class Ticket:
     stop_rule: StopRule
     complete: Complete
     report: Callable[[int], None] | None = None
-    session: Session | None = None
+    session: CachedEpisode | None = None
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     cached_tokens: int = 0
     submitted_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
-    _leader: tuple[Session, Prompt, int] | None = None
+    _leader: tuple[CachedEpisode, Prompt, int] | None = None
 
-    def start(self, session: Session, store: SessionStore) -> None:
+    def start(self, session: CachedEpisode, store: SessionStore) -> None:
         """Start in a session whose cache has the prefix shared with the last turn.
 
         If another session has or prefills a longer prefix, it becomes the leader: this request
@@ -51,7 +51,7 @@ class Ticket:
             if leader.prompt is not None:
                 self._leader = leader, leader.prompt, shared
 
-    def is_held_back(self, session: Session) -> bool:
+    def is_held_back(self, session: CachedEpisode) -> bool:
         """Return whether to wait for the leader; copies its prefix once available."""
         if self._leader is None:
             return False
@@ -65,7 +65,7 @@ class Ticket:
             self.cached_tokens = ready
         return False
 
-    def chunk(self, session: Session, budget: int, *, may_exceed: bool) -> int:
+    def chunk(self, session: CachedEpisode, budget: int, *, may_exceed: bool) -> int:
         """Return how many prompt tokens to take now; images are never split.
 
         Args:
@@ -82,7 +82,7 @@ class Ticket:
                 return span.end - start if may_exceed else 0
         return end - start
 
-    def piece(self, session: Session, count: int) -> Piece:
+    def piece(self, session: CachedEpisode, count: int) -> Piece:
         """Return the next tokens for a forward: of the prompt, or the last sampled one."""
         start, known = session.cache.length, len(self.prompt)
         if start >= known:

@@ -15,7 +15,7 @@ from envkit.grading import Grade
 from envkit.ranges import one_of
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
-from envkit_verifiers.episode import Asked, Ended, Episode
+from envkit_verifiers.episode import Asked, Ended, LibraryRollout
 from envkit_verifiers.loading import library, load
 from envkit_verifiers.messages import read_content, read_reply, read_tools, show, write_response
 
@@ -127,7 +127,7 @@ class VerifiersEnv(AsyncEnv):
             replay_safe=is_repeatable, deterministic=is_repeatable
         )
         self._own, self._call_format = own, call_format
-        self._episode: Episode | None = None
+        self._episode: LibraryRollout | None = None
         self._is_cut = False
         self._said: list[Any] = []
         """The conversation so far, in the library's form."""
@@ -158,7 +158,7 @@ class VerifiersEnv(AsyncEnv):
             raise DatasetError(
                 f"a task of verifiers needs 'prompt', a list of messages, got keys {sorted(task)}"
             )
-        self._episode = Episode(self._own, task)
+        self._episode = LibraryRollout(self._own, task)
         try:
             asked = await _in_background(self._episode.advance())
             if isinstance(asked, Ended):

@@ -48,7 +48,7 @@ class Ended:
     """Why what the policy did could not be scored; None if it was."""
 
 
-class Episode:
+class LibraryRollout:
     """A rollout of the library. All methods run on one event loop."""
 
     def __init__(self, env: Any, row: Mapping[str, Any]) -> None:  # noqa: ANN401

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from envkit.checker.problems import NOT_REPEATABLE, Problem, raised
-from envkit.checker.under_test import LONGEST_EPISODE, EnvUnderTest, Episode, Skip
+from envkit.checker.under_test import LONGEST_EPISODE, CheckedEpisode, EnvUnderTest, Skip
 from envkit.env import Env, Observation
 from envkit.errors import EpisodeStateError
 from envkit.images import Image
@@ -100,7 +100,7 @@ def replies_rule(subject: EnvUnderTest) -> Iterator[str | Problem]:
         seed += 1
 
 
-def episode_problems(episode: Episode, env: Env) -> Iterator[str]:
+def episode_problems(episode: CheckedEpisode, env: Env) -> Iterator[str]:
     """Yield problems in the values that an episode's calls returned."""
     yield from _moment_problems("reset()", env, episode.start.observation, episode.start.info, 0)
     for number, step in enumerate(episode.steps, start=1):

@@ -7,8 +7,8 @@ from typing import Final
 from envkit.checker.conduct import BAD_REPLIES
 from envkit.checker.problems import NOT_REPEATABLE, Note, Problem
 from envkit.checker.under_test import (
+    CheckedEpisode,
     EnvUnderTest,
-    Episode,
     Skip,
     difference,
     oracle_of,
@@ -90,7 +90,7 @@ def _snapshots_of(subject: EnvUnderTest, seed: int) -> Iterator[str]:
 
 
 def _continuation(
-    subject: EnvUnderTest, env: Env, whole: Episode, turn: int, where: str
+    subject: EnvUnderTest, env: Env, whole: CheckedEpisode, turn: int, where: str
 ) -> Iterator[str]:
     for number in range(turn, len(whole.steps)):
         subject.turns += 1
@@ -117,7 +117,7 @@ def oracle_rule(subject: EnvUnderTest) -> Iterator[str | Note]:
         yield Note(f"solved means {meaning_of_solved(episode, env)}")
 
 
-def is_solved(episode: Episode, env: Env) -> bool:
+def is_solved(episode: CheckedEpisode, env: Env) -> bool:
     """Return whether an oracle's episode counts as solved.
 
     That is the environment's declared success. Without one, or if its threshold is about the mean
@@ -129,7 +129,7 @@ def is_solved(episode: Episode, env: Env) -> bool:
     return math.fsum(rewards) > 0 if found is None else found
 
 
-def meaning_of_solved(episode: Episode, env: Env) -> str:
+def meaning_of_solved(episode: CheckedEpisode, env: Env) -> str:
     """Return what `is_solved` goes by, in words."""
     if any(step.info.get(IS_SUCCESS) is not None for step in episode.steps):
         return f"info[{IS_SUCCESS!r}]"
@@ -173,7 +173,7 @@ def _seeds(subject: EnvUnderTest) -> range:
     return range(subject.seed, subject.seed + subject.episodes)
 
 
-def _probe(subject: EnvUnderTest, seed: int) -> Episode:
+def _probe(subject: EnvUnderTest, seed: int) -> CheckedEpisode:
     """Play good and bad replies in turn, to cover both kinds of state change."""
     oracle = oracle_of(subject.env)
 
@@ -185,7 +185,7 @@ def _probe(subject: EnvUnderTest, seed: int) -> Episode:
     return subject.play(reply, seed=seed, max_turns=_TURNS)
 
 
-def _difference(first: Episode, again: Episode, what: str) -> Iterator[Problem]:
+def _difference(first: CheckedEpisode, again: CheckedEpisode, what: str) -> Iterator[Problem]:
     if first.task != again.task:
         yield Problem(text=f"{what} drew a different task", cause=NOT_REPEATABLE)
     elif (where := difference(first.rows(), again.rows())) is not None:

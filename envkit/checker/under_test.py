@@ -111,10 +111,10 @@ class EnvUnderTest:
 
     def begin(
         self, policy: AnyPolicy, *, seed: int, task: Task | None = None, env: Env | None = None
-    ) -> "Episode":
+    ) -> "CheckedEpisode":
         """Begin an episode on this environment, or on another instance of it."""
         env = self.env if env is None else env
-        return Episode(env, policy, seed=seed, task=task, under_test=self)
+        return CheckedEpisode(env, policy, seed=seed, task=task, under_test=self)
 
     def play(
         self,
@@ -124,13 +124,18 @@ class EnvUnderTest:
         task: Task | None = None,
         env: Env | None = None,
         max_turns: int = LONGEST_EPISODE,
-    ) -> "Episode":
+    ) -> "CheckedEpisode":
         """Play at most `max_turns` turns of one episode."""
         return self.begin(policy, seed=seed, task=task, env=env).play(max_turns)
 
     def replay(
-        self, episode: "Episode", *, seed: int, task: Task | None = None, env: Env | None = None
-    ) -> "Episode":
+        self,
+        episode: "CheckedEpisode",
+        *,
+        seed: int,
+        task: Task | None = None,
+        env: Env | None = None,
+    ) -> "CheckedEpisode":
         """Play the replies of an episode again."""
         turns = len(episode.replies)
         return self.play(recorded(episode), seed=seed, task=task, env=env, max_turns=turns)
@@ -143,7 +148,7 @@ class EnvUnderTest:
         self.made.clear()
 
 
-class Episode:
+class CheckedEpisode:
     """An episode, played turn by turn, so that two can be interleaved."""
 
     def __init__(
@@ -247,7 +252,7 @@ def _seen(observation: Observation) -> dict[str, Any]:
     return {**observation, "images": images}
 
 
-def recorded(episode: Episode) -> Policy:
+def recorded(episode: CheckedEpisode) -> Policy:
     """Return a policy that gives the replies of an episode."""
     return lambda context: episode.replies[context.turn]
 

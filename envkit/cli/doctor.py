@@ -15,7 +15,7 @@ from envkit.cli.options import AsJson, BaseUrl, EngineName, ModelName
 from envkit.errors import EnvkitError
 
 if TYPE_CHECKING:
-    from envkit.cli.vision import Verdict
+    from envkit.cli.vision import VisionResult
 
 _EXIT_FAILED: Final = 1
 
@@ -51,7 +51,7 @@ def doctor(
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _print(machine: dict[str, str], found: list[Check], verdict: "Verdict | None") -> None:
+def _print(machine: dict[str, str], found: list[Check], verdict: "VisionResult | None") -> None:
     table(("", ""), machine.items())
     say()
     rows = [(c.status.value, c.area, c.name, "" if c.fix else c.found) for c in found]
@@ -68,7 +68,9 @@ def _print(machine: dict[str, str], found: list[Check], verdict: "Verdict | None
             say(f"  fix      {check.fix}")
 
 
-async def _examine(choice: EngineChoice, *, vision: bool) -> "tuple[list[Check], Verdict | None]":
+async def _examine(
+    choice: EngineChoice, *, vision: bool
+) -> "tuple[list[Check], VisionResult | None]":
     """Sample a token from the engine, and check images."""
     try:
         built = await build(choice)
@@ -143,7 +145,7 @@ def _no_answer(choice: EngineChoice, name: str, found: str) -> Check:
     )
 
 
-async def _sees(built: Built) -> "tuple[Check, Verdict]":
+async def _sees(built: Built) -> "tuple[Check, VisionResult]":
     from envkit.cli.vision import look
 
     verdict = await look(built)
@@ -165,7 +167,7 @@ async def _sees(built: Built) -> "tuple[Check, Verdict]":
     return check, verdict
 
 
-def _print_probes(verdict: "Verdict") -> None:
+def _print_probes(verdict: "VisionResult") -> None:
     if not verdict.probes:
         return
     rows = [

@@ -13,7 +13,7 @@ from envkit.cli.run_page import print_grid
 from envkit.errors import ImageError, StorageError
 from envkit.images import Image
 from envkit.viewer import turn_text
-from envkit.viewer.episodes import Episode
+from envkit.viewer.episodes import ShownEpisode
 from envkit.viewer.wording import clipped, number, signed, stop_words
 
 _WIDEST_IMAGE: Final = 64
@@ -23,7 +23,7 @@ _LONGEST: Final = 400
 
 
 def print_episode(
-    episode: Episode, console: Console, *, style: ImageStyle, parent: int | None, skip: bool
+    episode: ShownEpisode, console: Console, *, style: ImageStyle, parent: int | None, skip: bool
 ) -> None:
     """Print an episode: its outcome, then each turn's observation, reply and facts.
 

@@ -46,7 +46,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VisionResult:
     """Whether the image reaches the model."""
 
     reaches: bool
@@ -56,7 +56,7 @@ class Verdict:
     """Whether a reply contained the code, so the model can also read the image."""
 
 
-async def look(built: Built, *, seed: int | None = None) -> Verdict:
+async def look(built: Built, *, seed: int | None = None) -> VisionResult:
     """Ask the questions and compare the answers.
 
     Args:
@@ -75,11 +75,11 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
         why = "the engine rejected it"
         if isinstance(error, TemplateError):
             why = "the model's chat template or processor does not support images"
-        return Verdict(reaches=False, reasons=(f"{why}: {error}",), probes=tuple(probes))
+        return VisionResult(reaches=False, reasons=(f"{why}: {error}",), probes=tuple(probes))
     return judge(probes, code=codes[0])
 
 
-def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
+def judge(probes: Sequence[Probe], *, code: str) -> VisionResult:
     """Compare answers to the same image, another code's image, a blank one and none.
 
     Args:
@@ -110,7 +110,7 @@ def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
                 "they reach the model; was the server started with images enabled?"
             )
     reads = any(code in probe.reply.upper() for probe in same)
-    return Verdict(
+    return VisionResult(
         reaches=not problems,
         reasons=tuple(problems or findings),
         probes=tuple(probes),

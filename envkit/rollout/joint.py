@@ -27,7 +27,7 @@ PlayRole = Callable[[RoleEnv], Coroutine[None, None, Trajectory]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JointEnd:
     """Why the whole episode ended early; it overrides the state of every role."""
 
     stop_reason: StopReason
@@ -52,7 +52,7 @@ class JointEpisode:
         """By role, filled in as the roles end."""
         self.late: dict[str, float] = {}
         """Rewards by role for replies that their loop has already recorded."""
-        self.verdict: Verdict | None = None
+        self.verdict: JointEnd | None = None
         """None unless something ended the episode early."""
 
     @property
@@ -106,7 +106,7 @@ class JointEpisode:
 
     def _is_stopped(self) -> bool:
         if self._interrupt.reason is StopReason.ABORTED and self.verdict is None:
-            self.verdict = Verdict(stop_reason=StopReason.ABORTED, fault=None)
+            self.verdict = JointEnd(stop_reason=StopReason.ABORTED, fault=None)
         return self.verdict is not None or self._error is not None
 
     def _deliver(self, this: Round) -> None:
@@ -177,7 +177,7 @@ class JointEpisode:
         if trajectory.is_faulted:
             self._judge_role(role, trajectory)
         elif trajectory.stop_reason is StopReason.ABORTED:
-            self.verdict = self.verdict or Verdict(stop_reason=StopReason.ABORTED, fault=None)
+            self.verdict = self.verdict or JointEnd(stop_reason=StopReason.ABORTED, fault=None)
             self._stop()
         else:
             self._take(role, None)
@@ -188,13 +188,13 @@ class JointEpisode:
         if fault is not None:
             found = replace(fault, message=f"role {role!r} failed: {fault.message}")
         if self.verdict is None or self.verdict.fault is None:
-            self.verdict = Verdict(stop_reason=trajectory.stop_reason, fault=found)
+            self.verdict = JointEnd(stop_reason=trajectory.stop_reason, fault=found)
         self._stop()
 
     def _judge_fault(self, fault: EnvFault) -> None:
         record = FaultRecord.of(FaultPlace.STEP, fault)
         record = replace(record, message=f"the joint environment failed: {record.message}")
-        self.verdict = Verdict(stop_reason=StopReason.ENV_FAULT, fault=record)
+        self.verdict = JointEnd(stop_reason=StopReason.ENV_FAULT, fault=record)
         self._stop()
 
     def _stop(self, error: BaseException | None = None) -> None:

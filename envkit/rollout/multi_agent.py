@@ -14,7 +14,7 @@ from envkit.agents import MultiAgentEnv, RoleEnv, adjusted, credit
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe, raise_missing
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.joint import JointEpisode, Verdict
+from envkit.rollout.joint import JointEnd, JointEpisode
 from envkit.rollout.loop import play_episode
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.recovery import RecoveringEnv, play_with_restarts
@@ -192,7 +192,7 @@ class _MultiAgentEpisode:
 
     async def _adjusted(
         self, played: dict[str, Trajectory]
-    ) -> tuple[dict[str, Trajectory], Verdict | None]:
+    ) -> tuple[dict[str, Trajectory], JointEnd | None]:
         adjust = self._setup.roles.adjust_rewards
         unscored = any(one.reward is None for one in played.values())
         if adjust is None or unscored:
@@ -212,7 +212,7 @@ class _MultiAgentEpisode:
             return found, None
         raise_missing(found)
         fault = FaultRecord.of(FaultPlace.REWARDS, found)
-        return played, Verdict(stop_reason=StopReason.ENV_FAULT, fault=fault)
+        return played, JointEnd(stop_reason=StopReason.ENV_FAULT, fault=fault)
 
     def _failed_reset(self, env: RecoveringEnv, fault: EnvFault) -> Trajectory:
         """Return the record of an episode that failed before any role had a trajectory."""
@@ -252,7 +252,7 @@ def _grader_fault(error: BaseException) -> EnvFault:
     return fault
 
 
-def _concluded(trajectory: Trajectory, verdict: Verdict | None) -> Trajectory:
+def _concluded(trajectory: Trajectory, verdict: JointEnd | None) -> Trajectory:
     """Apply the verdict on the whole episode, if any, to a role's trajectory."""
     if verdict is None:
         return trajectory

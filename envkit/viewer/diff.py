@@ -8,7 +8,7 @@ from envkit.errors import ConfigurationError
 from envkit.text import counted
 from envkit.viewer.differences import Trace, differences
 from envkit.viewer.figures import ends
-from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
+from envkit.viewer.pairs import Matching, Pair, PairChange, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
 COLUMNS: Final = ("pair", "first", "second", "flips")
@@ -67,7 +67,7 @@ def compare_rows(
         "names": list(names),
         "pairs": len(pairs),
         "means": [entry for name, value in _MEANS if (entry := _mean(pairs, name, value))],
-        "flips": [[flip.value, counts[flip]] for flip in Flip if counts[flip]],
+        "flips": [[flip.value, counts[flip]] for flip in PairChange if counts[flip]],
         "alike": sum(not pair.flips for pair in pairs),
         "outcomes": {
             "kinds": list(_OUTCOMES.values()),
@@ -119,7 +119,7 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
                 f"Only in {name}: {counted(len(alone), 'episode')}, which {fate} excluded from the "
                 f"comparison. Line {some}."
             )
-    changed = sum(Flip.OTHER_TASK in pair.flips for pair in matching.pairs)
+    changed = sum(PairChange.OTHER_TASK in pair.flips for pair in matching.pairs)
     if changed:
         verb = "has" if changed == 1 else "have"
         yield (

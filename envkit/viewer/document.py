@@ -12,7 +12,7 @@ from typing import Any, Final
 from envkit.files import replace_file
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.viewer.bundle import shell
-from envkit.viewer.episodes import Episode
+from envkit.viewer.episodes import ShownEpisode
 from envkit.viewer.images import Pictures
 from envkit.viewer.markup import pack, safe_json
 from envkit.viewer.search import Piece
@@ -41,7 +41,7 @@ class Document:
         self._searched.append([])
 
     def add_episode(
-        self, episode: Episode, pieces: list[Piece], folder: ImageFolder | None
+        self, episode: ShownEpisode, pieces: list[Piece], folder: ImageFolder | None
     ) -> None:
         """Add an episode to the current run.
 

@@ -17,7 +17,7 @@ from envkit.viewer.sequences import sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class ShownEpisode:
     """One trajectory, ready to show."""
 
     row: EpisodeRow
@@ -35,7 +35,7 @@ def episode(
     *,
     number: int,
     folder: ImageFolder | None = None,
-) -> Episode:
+) -> ShownEpisode:
     """Prepare one trajectory for its page.
 
     The conversation is a tree: see `envkit.viewer.sequences`.
@@ -67,7 +67,7 @@ def episode(
         "pictures": [one.sha256 for one in images],
     }
     data["sizes"] = {one.sha256: size for one in images if (size := image_size(one, folder))}
-    return Episode(
+    return ShownEpisode(
         row=episode_row(trajectory, number=number, problems=problems, is_broken=is_broken),
         data=data,
         images=tuple(images),

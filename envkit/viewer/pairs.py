@@ -18,7 +18,7 @@ from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.trees import Leaf, leaves
 
 
-class Flip(StrEnum):
+class PairChange(StrEnum):
     """A change from the first to the second episode of a pair, which may have several."""
 
     NOW_SOLVED = "now solved"
@@ -50,9 +50,9 @@ class Pair:
     second: EpisodeRow
 
     @property
-    def flips(self) -> tuple[Flip, ...]:
-        """Everything that changed, in the order of `Flip`; empty if nothing did."""
-        return tuple(flip for flip in Flip if _TESTS[flip](self.first, self.second))
+    def flips(self) -> tuple[PairChange, ...]:
+        """Everything that changed, in the order of `PairChange`; empty if nothing did."""
+        return tuple(flip for flip in PairChange if _TESTS[flip](self.first, self.second))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +173,24 @@ def _rewards_differ(first: EpisodeRow, second: EpisodeRow) -> bool:
     return both and first.reward != second.reward
 
 
-_TESTS: Final[dict[Flip, Callable[[EpisodeRow, EpisodeRow], bool]]] = {
-    Flip.NOW_SOLVED: lambda first, second: first.is_solved is False and second.is_solved is True,
-    Flip.NOW_FAILED: lambda first, second: first.is_solved is True and second.is_solved is False,
-    Flip.NEW_FAULT: lambda first, second: (
+_TESTS: Final[dict[PairChange, Callable[[EpisodeRow, EpisodeRow], bool]]] = {
+    PairChange.NOW_SOLVED: lambda first, second: (
+        first.is_solved is False and second.is_solved is True
+    ),
+    PairChange.NOW_FAILED: lambda first, second: (
+        first.is_solved is True and second.is_solved is False
+    ),
+    PairChange.NEW_FAULT: lambda first, second: (
         second.stop_reason.is_fault and not first.stop_reason.is_fault
     ),
-    Flip.FAULT_GONE: lambda first, second: (
+    PairChange.FAULT_GONE: lambda first, second: (
         first.stop_reason.is_fault and not second.stop_reason.is_fault
     ),
-    Flip.OTHER_STOP: lambda first, second: first.stop_reason is not second.stop_reason,
-    Flip.OTHER_REWARD: _rewards_differ,
-    Flip.OTHER_REPLIES: lambda first, second: first.replies_hash != second.replies_hash,
-    Flip.OTHER_HISTORY: lambda first, second: first.history_hash != second.history_hash,
-    Flip.OTHER_TASK: lambda first, second: first.task_hash != second.task_hash,
+    PairChange.OTHER_STOP: lambda first, second: first.stop_reason is not second.stop_reason,
+    PairChange.OTHER_REWARD: _rewards_differ,
+    PairChange.OTHER_REPLIES: lambda first, second: first.replies_hash != second.replies_hash,
+    PairChange.OTHER_HISTORY: lambda first, second: first.history_hash != second.history_hash,
+    PairChange.OTHER_TASK: lambda first, second: first.task_hash != second.task_hash,
 }
 
 

@@ -21,7 +21,7 @@ from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.display import encoded
 from envkit_linux_desktop.performing import LONGEST_WAIT, Performer
 from envkit_linux_desktop.policies import nothing, oracle
-from envkit_linux_desktop.session import Pool, Session
+from envkit_linux_desktop.session import DesktopSession, Pool
 from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
 from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.scenario import Scenario
@@ -111,14 +111,14 @@ class LinuxDesktopEnv(Env):
         self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
         self._size, self._has_tree = (width, height), has_tree
         self._pool = Pool(width, height, size=ready, limits=limits or Limits())
-        self._session: Session | None = None
+        self._session: DesktopSession | None = None
         self._performer: Performer | None = None
         self.scenario: Scenario
         self._whole = 0
         """Index of the last image of the whole screen, which coordinates refer to."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> DesktopSession:
         """The running session.
 
         Raises:
@@ -203,7 +203,7 @@ class LinuxDesktopEnv(Env):
         """Return a policy that solves tasks through the keyboard."""
         return oracle()
 
-    def _use_session(self, prepare: Callable[[Session, Performer], None]) -> bool:
+    def _use_session(self, prepare: Callable[[DesktopSession, Performer], None]) -> bool:
         """Prepare a new session, with one retry; return whether the screen settled."""
         self._whole = 0
         try:
@@ -211,14 +211,14 @@ class LinuxDesktopEnv(Env):
         except EnvFault:
             return self._prepare_new(prepare)
 
-    def _prepare_new(self, prepare: Callable[[Session, Performer], None]) -> bool:
+    def _prepare_new(self, prepare: Callable[[DesktopSession, Performer], None]) -> bool:
         self._leave()
         session = self._session = self._pool.take()
         performer = self._performer = Performer(session.screen)
         prepare(session, performer)
         return session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
 
-    def _open_windows(self, session: Session, _: Performer) -> None:
+    def _open_windows(self, session: DesktopSession, _: Performer) -> None:
         session.put(self.scenario.files)
         for command in self.scenario.launch:
             session.open(command)

@@ -53,7 +53,7 @@ LibreOffice updates its rulers and buttons by timers, up to 0.6 s after the rest
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 
-class Session(Closing):
+class DesktopSession(Closing):
     """A real desktop with its own home folder. `close` removes everything."""
 
     def __init__(self, width: int, height: int, *, template: bytes, limits: Limits) -> None:
@@ -243,7 +243,7 @@ def _is_drawn(program: str, title: str, window: PilImage.Image) -> bool:
     return len(window.crop(_TOOLBARS).getcolors(1 << 24) or ()) >= _ICON_COLOURS
 
 
-def start_session(width: int, height: int, *, limits: Limits | None = None) -> Session:
+def start_session(width: int, height: int, *, limits: Limits | None = None) -> DesktopSession:
     """Start a session, with one retry.
 
     Raises:
@@ -253,14 +253,14 @@ def start_session(width: int, height: int, *, limits: Limits | None = None) -> S
     template = full_template(_first_session)
     chosen = limits or Limits()
     try:
-        return Session(width, height, template=template, limits=chosen)
+        return DesktopSession(width, height, template=template, limits=chosen)
     except EnvFault:
-        return Session(width, height, template=template, limits=chosen)
+        return DesktopSession(width, height, template=template, limits=chosen)
 
 
 def _first_session(plain: bytes) -> bytes:
     """Return the files that applications create at their first start."""
-    with Session(640, 480, template=plain, limits=Limits()) as session:
+    with DesktopSession(640, 480, template=plain, limits=Limits()) as session:
         assert session.desk is not None
         for command in (("fc-cache",), _FIRST_START):
             if shutil.which(command[0]):
@@ -304,11 +304,11 @@ class Pool(Closing):
         """
         self._shape, self._size, self._limits = (width, height), size, limits
         self._lock = threading.Lock()
-        self._coming: list[Future[Session]] = []
+        self._coming: list[Future[DesktopSession]] = []
         self._starter = ThreadPoolExecutor(1, "envkit-desktops") if size else None
         self._process = os.getpid()
 
-    def take(self) -> Session:
+    def take(self) -> DesktopSession:
         """Return a ready session and start the next one; the caller closes it.
 
         Raises:
@@ -329,7 +329,7 @@ class Pool(Closing):
         for one in coming:
             one.add_done_callback(_discard)
 
-    def _ready(self) -> Session | None:
+    def _ready(self) -> DesktopSession | None:
         with self._lock:
             coming = self._coming.pop(0) if self._coming else None
         if coming is None:
@@ -351,10 +351,10 @@ class Pool(Closing):
             while len(self._coming) < self._size:
                 self._coming.append(self._starter.submit(self._start))
 
-    def _start(self) -> Session:
+    def _start(self) -> DesktopSession:
         return start_session(*self._shape, limits=self._limits)
 
 
-def _discard(coming: "Future[Session]") -> None:
+def _discard(coming: "Future[DesktopSession]") -> None:
     if not coming.cancelled() and coming.exception() is None:
         coming.result().close()

@@ -6,7 +6,7 @@ from envkit.registration import EnvSpec
 from envkit_search.corpora import Corpus, default_backend
 from envkit_search.document import Document, Hit, SearchBackend
 from envkit_search.env import SearchEnv
-from envkit_search.grading import Verdict, exact_match, f1_score
+from envkit_search.grading import EpisodeGrade, exact_match, f1_score
 from envkit_search.policies import noisy_oracle, oracle
 from envkit_search.protocol import Protocol
 from envkit_search.rewards import REWARDS, TERMS, FormatCredits
@@ -17,12 +17,12 @@ __all__ = [
     "TERMS",
     "Corpus",
     "Document",
+    "EpisodeGrade",
     "FormatCredits",
     "Hit",
     "Protocol",
     "SearchBackend",
     "SearchEnv",
-    "Verdict",
     "default_backend",
     "exact_match",
     "f1_score",

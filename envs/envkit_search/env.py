@@ -125,7 +125,7 @@ class SearchEnv(AsyncEnv):
             max_turns: Replies per episode, including the answer. The default suffices for all pages
                 of every bundled question, and the answer.
             reward: A name ("exact", "f1", "format", "em_compat"), weights over
-                `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
+                `envkit_search.rewards.TERMS`, or a function from an `EpisodeGrade` to terms.
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
                 uses 0.2, 0.1 and 0.1.
             backend: None for the embedded index; the address of a server with `POST /retrieve`;
@@ -315,12 +315,12 @@ class SearchEnv(AsyncEnv):
         has_gold = found is not None and holds(found.shown, self.task["answers"])
         return grading.facts_of(action, answer, has_gold=has_gold)
 
-    def _verdict(self) -> grading.Verdict:
+    def _verdict(self) -> grading.EpisodeGrade:
         judge = grading.grade_compat if self._is_compat else grading.grade
         return judge(self._turns, self.task["answers"])
 
     def _graded(
-        self, text: str, verdict: grading.Verdict, info: dict[str, Any], *, done: bool
+        self, text: str, verdict: grading.EpisodeGrade, info: dict[str, Any], *, done: bool
     ) -> Turn:
         terms = self._reward(verdict)
         reward, exact = sum(terms.values()), float(verdict.is_exact)

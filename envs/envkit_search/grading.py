@@ -38,7 +38,7 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class EpisodeGrade:
     """A graded episode."""
 
     is_answered: bool
@@ -76,7 +76,7 @@ def facts_from_json(fields: Mapping[str, Any]) -> TurnFacts:
     return replace(TurnFacts(**fields), kind=ActionKind(fields["kind"]))
 
 
-def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
+def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> EpisodeGrade:
     """Grade an episode by its final answer.
 
     Args:
@@ -87,7 +87,7 @@ def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
     return _verdict(turns, answer, is_exact=exact_match(answer, answers), answers=answers)
 
 
-def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
+def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> EpisodeGrade:
     """Grade an episode by the last answer anywhere, as Search-R1's `extract_solution`."""
     written = [turn.answer for turn in turns if turn.answer is not None]
     answer = written[-1] if written else None
@@ -137,10 +137,10 @@ def holds_compat(text: str, answers: Sequence[str]) -> bool:
 
 def _verdict(
     turns: Sequence[TurnFacts], answer: str | None, *, is_exact: bool, answers: Sequence[str]
-) -> Verdict:
+) -> EpisodeGrade:
     ends_in_answer = bool(turns) and turns[-1].kind is ActionKind.ANSWER
     is_well_formed = ends_in_answer and all(turn.is_well_formed for turn in turns)
-    return Verdict(
+    return EpisodeGrade(
         is_answered=answer is not None,
         is_exact=is_exact,
         f1=f1_score(answer, answers),

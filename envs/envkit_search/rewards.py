@@ -1,7 +1,7 @@
-"""Rewards: convert a verdict to named terms that add up to the reward.
+"""Rewards: convert a grade to named terms that add up to the reward.
 
-A reward is any function from a `Verdict` to terms, such as `{"exact": 1.0}`. The named ones are in
-`REWARDS`; a mapping of weights over `TERMS` defines others: `{"exact": 0.8, "format": 0.2}`.
+A reward is any function from an `EpisodeGrade` to terms, such as `{"exact": 1.0}`. The named ones
+are in `REWARDS`; a mapping of weights over `TERMS` defines others: `{"exact": 0.8, "format": 0.2}`.
 
 The partial credits are those of Search-R1 (verl/utils/reward_score/qa_em_format.py), with the
 values in its comments; the arguments of its function default to 0. With structure s, retrieval r
@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit_search.grading import Verdict
+from envkit_search.grading import EpisodeGrade
 
 Terms = dict[str, float]
-Reward = Callable[[Verdict], Terms]
+Reward = Callable[[EpisodeGrade], Terms]
 
-TERMS: Final[Mapping[str, Callable[[Verdict], float]]] = {
+TERMS: Final[Mapping[str, Callable[[EpisodeGrade], float]]] = {
     "exact": lambda verdict: float(verdict.is_exact),
     "f1": lambda verdict: verdict.f1,
     "format": lambda verdict: float(verdict.is_well_formed),
@@ -60,7 +60,7 @@ class FormatCredits:
                 f"max(structure + retrieval, final) < 1 - structure, got {self}"
             )
 
-    def terms(self, verdict: Verdict) -> Terms:
+    def terms(self, verdict: EpisodeGrade) -> Terms:
         """Return the terms of the table in the module's docstring."""
         if verdict.is_well_formed:
             found = not verdict.is_exact and verdict.has_gold
@@ -74,7 +74,7 @@ class FormatCredits:
         return {"attempt": self.final if verdict.is_answered else 0.0}
 
 
-def _format(verdict: Verdict) -> Terms:
+def _format(verdict: EpisodeGrade) -> Terms:
     return FormatCredits().terms(verdict)
 
 

@@ -11,7 +11,8 @@ from envkit.marks import clip
 from envkit.ranges import one_of
 from envkit.tasks import ListSource, Task, TaskSource
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT
-from envkit_terminal.grading import Outcome, grade
+from envkit_terminal.grader_sandbox import FinalState
+from envkit_terminal.grading import grade
 from envkit_terminal.protocol import BASH, MAX_COMMANDS, Protocol, Reply, read, system_prompt, write
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 from envkit_terminal.tasks import GeneratedTasks, check_task, entries
@@ -209,15 +210,15 @@ class TerminalEnv(Env):
             raise
         return session
 
-    def _untouched(self) -> Outcome | None:
+    def _untouched(self) -> FinalState | None:
         """Return what a policy that does nothing leaves."""
         with self._start(self.task) as session:
             return self._outcome(session.snapshot())
 
-    def _outcome(self, files: Mapping[str, Entry] | None) -> Outcome | None:
+    def _outcome(self, files: Mapping[str, Entry] | None) -> FinalState | None:
         if files is None:
             return None
-        return Outcome(
+        return FinalState(
             files=files,
             limits=self._limits,
             folders=tuple(self.task.get("folders", ())),

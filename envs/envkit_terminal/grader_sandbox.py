@@ -45,7 +45,7 @@ _STARTING: Final = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FinalState:
     """A session's final files, and how to start another sandbox like it."""
 
     files: Mapping[str, Entry]

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.tasks import Task
 from envkit_terminal.bench_results import passed
-from envkit_terminal.grader_sandbox import REWARD_FOLDER, TEST_FOLDER, Outcome
+from envkit_terminal.grader_sandbox import REWARD_FOLDER, TEST_FOLDER, FinalState
 from envkit_terminal.session import Entry, TerminalSession
 from envkit_terminal.tasks import absolute, entries, reward_range
 
@@ -26,7 +26,9 @@ _MAX_OUTPUT: Final = 512 * 1024
 """Bytes of each half of a test script's output, if its result is read from there."""
 
 
-def grade(task: Task, outcome: Outcome | None, *, untouched: Callable[[], Outcome | None]) -> Grade:
+def grade(
+    task: Task, outcome: FinalState | None, *, untouched: Callable[[], FinalState | None]
+) -> Grade:
     """Return the product of all checks: 1.0 if every one holds.
 
     Args:
@@ -56,13 +58,13 @@ def grade(task: Task, outcome: Outcome | None, *, untouched: Callable[[], Outcom
     return settle(score, untouched=try_tests, grader=f"terminal {how}", task=task)
 
 
-def _copied(outcome: Outcome | None) -> Outcome:
+def _copied(outcome: FinalState | None) -> FinalState:
     if outcome is None:
         raise UngradedError("the final files are too many or too large")
     return outcome
 
 
-def _check(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
+def _check(check: Mapping[str, Any], outcome: FinalState, task: Task) -> float:
     files = outcome.files
     match check["type"]:
         case "file":
@@ -91,7 +93,7 @@ def _text(entry: Entry | None) -> str | None:
         return None
 
 
-def _is_absent(path: str, outcome: Outcome) -> bool:
+def _is_absent(path: str, outcome: FinalState) -> bool:
     """Return whether it is certain that nothing is at a path.
 
     Whatever is there counts, even if it cannot be read. A link on the way is not followed, and
@@ -109,7 +111,7 @@ def _test_files(check: Mapping[str, Any]) -> dict[str, bytes]:
     return {path: one.data for path, one in entries(given).items() if one.data is not None}
 
 
-def _run(check: Mapping[str, Any], outcome: Outcome) -> float:
+def _run(check: Mapping[str, Any], outcome: FinalState) -> float:
     """Compare a command's output; the comparison runs outside the sandbox.
 
     The command runs what the policy wrote, so one that does not end is wrong.
@@ -120,7 +122,7 @@ def _run(check: Mapping[str, Any], outcome: Outcome) -> float:
     return float(is_right and not done.timed_out and done.code == check.get("code", 0))
 
 
-def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
+def _tests(check: Mapping[str, Any], outcome: FinalState, task: Task) -> float:
     """Run a test script and return its reward.
 
     Raises:

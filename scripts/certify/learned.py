@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import envkit
-from envkit.checker.under_test import Episode
+from envkit.checker.under_test import CheckedEpisode
 from envkit.env import Env
 from envkit.seeds import derive_seed
 
@@ -34,11 +34,11 @@ def wording(text: str) -> str:
     return re.sub(r"(?:@[,\s]*(?:and )?)+", "@ ", _HIDDEN.sub("@", text))
 
 
-def play(env: Env, seed: int, replies: Replies | None) -> Episode:
+def play(env: Env, seed: int, replies: Replies | None) -> CheckedEpisode:
     """Play the replies, or let the oracle reply if they are None."""
     if replies is None:
-        return Episode(env, env.oracle(), seed=seed).play()
-    return Episode(env, lambda context: replies[context.turn], seed=seed).play(len(replies))
+        return CheckedEpisode(env, env.oracle(), seed=seed).play()
+    return CheckedEpisode(env, lambda context: replies[context.turn], seed=seed).play(len(replies))
 
 
 def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:

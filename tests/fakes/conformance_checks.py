@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envkit_conformance import Projection, Verdict, run_suite, shipped_recordings
+from envkit_conformance import ConformanceResult, Projection, run_suite, shipped_recordings
 
 
 def check_projection(projections: Sequence[Projection], name: str) -> None:
@@ -10,9 +10,13 @@ def check_projection(projections: Sequence[Projection], name: str) -> None:
     projection = next(one for one in projections if one.name == name)
     recordings = shipped_recordings()
     outcomes = run_suite([projection], recordings)
-    wrong = [one for one in outcomes if one.verdict in (Verdict.FAIL, Verdict.NOT_INSTALLED)]
+    wrong = [
+        one
+        for one in outcomes
+        if one.verdict in (ConformanceResult.FAIL, ConformanceResult.NOT_INSTALLED)
+    ]
     assert not wrong, "\n".join(map(str, wrong))
-    passed = [one.recording for one in outcomes if one.verdict is Verdict.PASS]
+    passed = [one.recording for one in outcomes if one.verdict is ConformanceResult.PASS]
     within = [one.name for one in recordings if not one.contents & projection.cannot_carry]
     assert passed == within
     assert passed

@@ -26,7 +26,7 @@ from envkit.trajectory import StopReason, check_trajectory
 from envkit_gateway import Session, anthropic, chat, responses
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import read_tool
-from envkit_gateway.recording import Outcome, trajectory_of
+from envkit_gateway.recording import AgentEnd, trajectory_of
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import TurnState
 
@@ -274,7 +274,7 @@ async def run_conversation(
         messages += [follow.reply.message]
         messages += _answers(messages, rng)
     await session.close()
-    outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=0.0)
+    outcome = AgentEnd(stop_reason=StopReason.TERMINATED, reward=0.0)
     trajectory = trajectory_of(session, outcome, EpisodeRecord())
     assert check_trajectory(trajectory) == ()
     assert_exact(trajectory, engine)

@@ -22,7 +22,7 @@ from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit.turns import Turn as EnvTurn
 from envkit_gateway import Gateway, Session, SessionLimits
 from envkit_gateway.credit import Credit
-from envkit_gateway.recording import Outcome, trajectory_of
+from envkit_gateway.recording import AgentEnd, trajectory_of
 
 CALL = (
     '<tool_call>\n{"name": "add", "arguments": {"b":  2.0, "a": 1, "c": "\\u00e9"}}\n</tool_call>'
@@ -75,7 +75,7 @@ class Run:
         self, reward: float = 1.0, *, earlier: tuple[Credit, ...] = (), **options: Any
     ) -> Trajectory:
         """Return the sound record of the session."""
-        outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=reward, earlier=earlier)
+        outcome = AgentEnd(stop_reason=StopReason.TERMINATED, reward=reward, earlier=earlier)
         record = EpisodeRecord()
         trajectory = trajectory_of(self.session, outcome, record, **options)
         assert check_trajectory(trajectory) == ()

@@ -29,7 +29,7 @@ from envkit.tools import ToolSpec
 from envkit_geo3k.drawing import draw
 from envkit_geo3k.figure import Figure
 from envkit_geo3k.grading import Grade
-from envkit_search.grading import Verdict
+from envkit_search.grading import EpisodeGrade
 
 NAMES: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WORDS: Final = dict(zip("0123456789", NAMES, strict=True))
@@ -158,7 +158,7 @@ class SucceedsWithAnyAnswer(planted_bases.Geo3k):
 class GradesTheConversation(planted_bases.Search):
     """The answer is looked for in the whole conversation, search results included."""
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> EpisodeGrade:
         verdict = super()._verdict()
         return replace(verdict, is_exact=verdict.is_exact or verdict.has_gold)
 

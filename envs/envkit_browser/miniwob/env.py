@@ -20,7 +20,7 @@ from envkit_browser.miniwob.page import Page
 from envkit_browser.miniwob.plans import PLANS
 from envkit_browser.miniwob.policies import oracle
 from envkit_browser.miniwob.scoring import Scoring, score
-from envkit_browser.miniwob.session import Outcome, Session
+from envkit_browser.miniwob.session import ActionResult, MiniwobSession
 from envkit_browser.miniwob.site import miniwob_site
 from envkit_browser.miniwob.source import MiniwobTasks, check_task
 from envkit_browser.miniwob.tasks import HEIGHT, TASKS, WIDTH
@@ -112,7 +112,7 @@ class MiniwobEnv(AsyncEnv):
         self._scoring = Scoring(ranges.one_of("scoring", scoring, Scoring))
         self._shows_goal = shows_goal
         self._goal = ""
-        self._session = Session(site=miniwob_site(), scale=scale)
+        self._session = MiniwobSession(site=miniwob_site(), scale=scale)
 
     async def on_areset(self, task: Task) -> Turn:
         """Show a new problem and state its goal.
@@ -144,7 +144,7 @@ class MiniwobEnv(AsyncEnv):
         """
         parsed = self.dialect.read(self.reply)
         end: Action | None = None
-        outcome = Outcome()
+        outcome = ActionResult()
         marks: list[Mark] = []
         told: list[str] = []
         for action in parsed.actions:
@@ -169,7 +169,7 @@ class MiniwobEnv(AsyncEnv):
     async def _judge(
         self,
         parsed: ParsedActions,
-        outcome: Outcome,
+        outcome: ActionResult,
         marks: list[Mark],
         said: list[str],
         *,

@@ -25,7 +25,7 @@ _LOAD_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ActionResult:
     """Result of an action."""
 
     is_over: bool = False
@@ -35,7 +35,7 @@ class Outcome:
     """Why the page is no longer shown; None if it is."""
 
 
-class Session:
+class MiniwobSession:
     """Keeps a page open across episodes, and replaces it after a fault."""
 
     def __init__(self, *, site: driver.Site, scale: int) -> None:
@@ -77,7 +77,7 @@ class Session:
             page.take_events()
             return str(problem["goal"])
 
-    async def perform(self, action: Action) -> Outcome:
+    async def perform(self, action: Action) -> ActionResult:
         """Carry out an action and let its time pass.
 
         Raises:
@@ -92,9 +92,9 @@ class Session:
                 await self._page.advance(_WHEEL_MS)
             self._note_buttons(action)
             if self._page.left is not None:
-                return Outcome(is_over=True, left=self._page.left)
+                return ActionResult(is_over=True, left=self._page.left)
             state = await self._page.evaluate(f"envkitPage.pass({_milliseconds(action)})")
-        return Outcome(is_over=state["done"], raw=state["raw"] if state["done"] else None)
+        return ActionResult(is_over=state["done"], raw=state["raw"] if state["done"] else None)
 
     async def screenshot(self) -> bytes:
         """Return the page as PNG.

@@ -21,7 +21,7 @@ from envkit_browser import driver
 from envkit_browser.driver.injection import inject
 from envkit_browser.driver.performing import refusal
 from envkit_browser.pages.policies import oracle
-from envkit_browser.pages.scripts import Verdict, check_script, read_verdict, setup_script
+from envkit_browser.pages.scripts import GoalCheck, check_script, read_verdict, setup_script
 from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
 
 WIDTH: Final = 672
@@ -209,7 +209,7 @@ class PageEnv(AsyncEnv):
             await inject(self._faults, page, self._key())
         parsed = self.dialect.read(self.reply)
         end: Action | None = None
-        verdict = Verdict(done=False, reward=0.0)
+        verdict = GoalCheck(done=False, reward=0.0)
         self._failure = {}
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
         self._done.append([])
@@ -246,7 +246,7 @@ class PageEnv(AsyncEnv):
 
     async def _act(
         self, page: driver.Page, page_input: driver.PageInput, action: Action, end: Action | None
-    ) -> Verdict | None:
+    ) -> GoalCheck | None:
         """Carry out an action and judge the page; None if the page was left or closed."""
         try:
             if end is None:
@@ -257,11 +257,11 @@ class PageEnv(AsyncEnv):
                 raise
             return None
 
-    async def _judge(self, page: driver.Page, end: Action | None) -> Verdict:
+    async def _judge(self, page: driver.Page, end: Action | None) -> GoalCheck:
         answer = end.text if end is not None and end.kind is ActionKind.ANSWER else None
         is_status = end is not None and end.kind is ActionKind.TERMINATE
         status = end.status.value if end is not None and is_status else None
-        verdict = Verdict(done=True, reward=0.0)
+        verdict = GoalCheck(done=True, reward=0.0)
 
         async def grade() -> float:
             nonlocal verdict
@@ -274,7 +274,9 @@ class PageEnv(AsyncEnv):
         self._failure = settled.info()
         return verdict
 
-    async def _check(self, page: driver.Page, *, answer: str | None, status: str | None) -> Verdict:
+    async def _check(
+        self, page: driver.Page, *, answer: str | None, status: str | None
+    ) -> GoalCheck:
         script = check_script(self.task, self._options.scale, answer=answer, status=status)
         judged = await _run_script(page, script, "check")
         self.plan = judged.get("oracle")

@@ -22,8 +22,8 @@ _RUN: Final = """(() => {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Verdict of the checker."""
+class GoalCheck:
+    """What the checker says about the goal."""
 
     done: bool
     """Whether the episode ends."""
@@ -49,7 +49,7 @@ def check_script(task: Task, scale: float, *, answer: str | None, status: str | 
     return _script(task, scale, said, check=task["check"], oracle=task.get("oracle"))
 
 
-def read_verdict(value: Any) -> Verdict:  # noqa: ANN401  # any JSON
+def read_verdict(value: Any) -> GoalCheck:  # noqa: ANN401  # any JSON
     """Interpret a checker's value: `{done, reward}`, or a number above 0 for solved.
 
     Raises:
@@ -62,7 +62,7 @@ def read_verdict(value: Any) -> Verdict:  # noqa: ANN401  # any JSON
         raise UngradedError(
             f"the checker of a page must be a number or {{done, reward}}, got {value!r:.200}"
         ) from error
-    return Verdict(done=bool(fields.get("done", reward > 0)), reward=reward)
+    return GoalCheck(done=bool(fields.get("done", reward > 0)), reward=reward)
 
 
 def _script(task: Task, scale: float, said: dict[str, Any], **parts: str | None) -> str:

@@ -17,7 +17,7 @@ from envkit_linux_desktop.osworld.playing import Finished, Play
 from envkit_linux_desktop.osworld.programs import DEFAULT_APPLICATIONS, Application
 from envkit_linux_desktop.osworld.task_file import OsworldTask, import_tasks
 from envkit_linux_desktop.performing import Performer
-from envkit_linux_desktop.session import Session
+from envkit_linux_desktop.session import DesktopSession
 
 _WINDOW_SECONDS: Final = 20.0
 _QUIET_SECONDS: Final = 0.4
@@ -117,7 +117,7 @@ class OsworldEnv(LinuxDesktopEnv):
         self._gave_up = end is not None and end.status is Status.FAILURE
         return super().on_turn(response_text)
 
-    def _play_setup(self, task: OsworldTask, session: Session, performer: Performer) -> None:
+    def _play_setup(self, task: OsworldTask, session: DesktopSession, performer: Performer) -> None:
         self._play = Play(task=task, desk=SessionDesk(session, performer), files=self._files)
         self._play.prepare()
 
@@ -149,7 +149,7 @@ class OsworldEnv(LinuxDesktopEnv):
 class SessionDesk:
     """Carries out a task's steps on a session."""
 
-    def __init__(self, session: Session, performer: Performer) -> None:
+    def __init__(self, session: DesktopSession, performer: Performer) -> None:
         """Take a session and what gives it input."""
         self._session, self._performer = session, performer
 

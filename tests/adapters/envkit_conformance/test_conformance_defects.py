@@ -8,7 +8,14 @@ import pytest
 from fakes import deliveries as planted
 
 from envkit.trajectory import whole_row
-from envkit_conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
+from envkit_conformance import (
+    ConformanceResult,
+    DeliveredRow,
+    Recording,
+    Shape,
+    check,
+    shipped_recordings,
+)
 
 WHOLE, STEPS = Shape.WHOLE, Shape.STEPS
 
@@ -203,9 +210,9 @@ DEFECTS: dict[str, tuple[Shape, str, planted.Spoil, str]] = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_suite_catches_a_planted_defect_and_names_it(defect: str) -> None:
     shape, name, spoil, message = DEFECTS[defect]
-    assert check(planted.projection(shape), recording(name)).verdict is Verdict.PASS
+    assert check(planted.projection(shape), recording(name)).verdict is ConformanceResult.PASS
     outcome = check(planted.projection(shape, spoil), recording(name))
-    assert outcome.verdict is Verdict.FAIL
+    assert outcome.verdict is ConformanceResult.FAIL
     assert outcome.message == message or outcome.message.startswith(f"{message}: image")
 
 
@@ -251,9 +258,9 @@ def test_suite_catches_wrong_images_where_a_trainer_takes_images(
     good = planted.projection(
         WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], with_images=True
     )
-    assert check(good, recording("images")).verdict is Verdict.PASS
+    assert check(good, recording("images")).verdict is ConformanceResult.PASS
     outcome = check(planted.projection(WHOLE, images_only, with_images=True), recording("images"))
-    assert (outcome.verdict, outcome.message) == (Verdict.FAIL, message)
+    assert (outcome.verdict, outcome.message) == (ConformanceResult.FAIL, message)
 
 
 def test_suite_catches_tensors_on_a_row_of_text() -> None:
@@ -266,7 +273,7 @@ def test_suite_catches_tensors_on_a_row_of_text() -> None:
 def test_empty_tensors_of_a_text_row_are_not_an_image() -> None:
     empty = {"pixel_values": np.zeros((0, 1176), np.float32)}
     good = planted.projection(WHOLE, planted.on_row(0, lambda row: replace(row, tensors=empty)))
-    assert check(good, recording("text")).verdict is Verdict.PASS
+    assert check(good, recording("text")).verdict is ConformanceResult.PASS
 
 
 @pytest.mark.parametrize("shape", [WHOLE, STEPS])
@@ -274,7 +281,7 @@ def test_failure_may_arrive_as_one_masked_filler_row(shape: Shape) -> None:
     for one in shipped_recordings():
         if one.trajectory.is_faulted:
             outcome = check(planted.projection(shape, lambda rows: [filler(rows[-1])]), one)
-            assert outcome.verdict is Verdict.PASS, outcome
+            assert outcome.verdict is ConformanceResult.PASS, outcome
 
 
 def test_trainer_may_take_the_whole_reward_with_every_row() -> None:
@@ -304,7 +311,7 @@ def test_every_single_token_of_every_recording_is_compared() -> None:
                 outcome = check(
                     planted.projection(WHOLE, planted.on_row(0, _changed(column, place))), one
                 )
-                assert outcome.verdict is Verdict.FAIL, (one.name, column, place)
+                assert outcome.verdict is ConformanceResult.FAIL, (one.name, column, place)
                 assert re.search(rf"token {place}\b", outcome.message), outcome.message
 
 

@@ -37,11 +37,11 @@ from envkit.trajectory import (
 )
 from envkit_conformance import (
     AdapterConformance,
+    ConformanceResult,
     Content,
     DeliveredRow,
     Projection,
     Shape,
-    Verdict,
     check,
     load_adapters,
     load_recordings,
@@ -74,12 +74,12 @@ def test_core_agrees_with_itself_on_every_recording_and_shape() -> None:
     (core,) = load_adapters(("core",))
     outcomes = run_suite(core.members, RECORDINGS)
     assert len(outcomes) == 3 * len(RECORDINGS)
-    refused = [one for one in outcomes if one.verdict is Verdict.REFUSED]
+    refused = [one for one in outcomes if one.verdict is ConformanceResult.REFUSED]
     assert [(one.projection, one.recording) for one in refused] == [
         ("core-whole", name)
         for name in ("thinking_rerender", "compaction", "dropped_screenshot", "sub_agent", "agent")
     ]
-    assert all(one.verdict is Verdict.PASS for one in outcomes if one not in refused)
+    assert all(one.verdict is ConformanceResult.PASS for one in outcomes if one not in refused)
 
 
 # ---- the recordings
@@ -255,15 +255,15 @@ def test_declared_refusal_with_a_clear_error_is_not_a_failure() -> None:
     declared = subject(text_only, Content.IMAGES)
     refused = check(declared, BY_NAME["images"])
     assert (refused.verdict, refused.message) == (
-        Verdict.REFUSED,
+        ConformanceResult.REFUSED,
         "this trainer takes no images; use the other adapter",
     )
-    assert check(declared, BY_NAME["text"]).verdict is Verdict.PASS
+    assert check(declared, BY_NAME["text"]).verdict is ConformanceResult.PASS
 
 
 def test_refusal_that_was_not_declared_fails() -> None:
     outcome = check(subject(text_only), BY_NAME["images"])
-    assert outcome.verdict is Verdict.FAIL
+    assert outcome.verdict is ConformanceResult.FAIL
     assert str(outcome) == (
         "mine, recording images: fail: this trainer takes no images; use the other adapter"
     )
@@ -275,7 +275,7 @@ def test_adapter_that_drops_images_instead_of_refusing_fails() -> None:
 
     dropping = projection(Shape.WHOLE, drops).deliver
     outcome = check(subject(dropping, Content.IMAGES), BY_NAME["images"])
-    assert outcome.verdict is Verdict.FAIL
+    assert outcome.verdict is ConformanceResult.FAIL
     assert outcome.message == (
         "delivered 1 rows of a trajectory with images, which it declares it cannot carry; "
         "refuse with a ConfigurationError instead"
@@ -284,17 +284,17 @@ def test_adapter_that_drops_images_instead_of_refusing_fails() -> None:
 
 def test_failure_with_images_may_be_refused_or_delivered_masked() -> None:
     failure = BY_NAME["env_fault_in_step"]
-    assert check(subject(text_only, Content.IMAGES), failure).verdict is Verdict.REFUSED
+    assert check(subject(text_only, Content.IMAGES), failure).verdict is ConformanceResult.REFUSED
     masked = subject(projection(Shape.WHOLE).deliver, Content.IMAGES)
-    assert check(masked, failure).verdict is Verdict.PASS
+    assert check(masked, failure).verdict is ConformanceResult.PASS
 
 
 def test_failure_gives_no_row_only_where_that_is_declared() -> None:
     failure = BY_NAME["env_fault_in_step"]
     none = subject(projection(Shape.WHOLE, lambda rows: []).deliver)
-    assert check(none, failure).verdict is Verdict.FAIL
+    assert check(none, failure).verdict is ConformanceResult.FAIL
     omitting = replace(none, omits_unscored=True)
-    assert check(omitting, failure).verdict is Verdict.PASS
+    assert check(omitting, failure).verdict is ConformanceResult.PASS
     assert check(omitting, BY_NAME["text"]).message == "1 row expected, got 0"
     kept = replace(subject(projection(Shape.WHOLE).deliver), omits_unscored=True)
     assert check(kept, failure).message == "1 rows of a failure, none expected"
@@ -306,7 +306,7 @@ def test_adapter_that_flattens_several_sequences_fails() -> None:
         return [DeliveredRow.of(rows[-1])]
 
     outcome = check(subject(flat), BY_NAME["thinking_rerender"])
-    assert outcome.verdict is Verdict.FAIL
+    assert outcome.verdict is ConformanceResult.FAIL
     assert outcome.message.startswith(
         "delivered 1 rows although the core has none of shape 'whole'"
     )
@@ -318,7 +318,7 @@ def test_crash_of_an_adapter_is_a_failure_with_its_message(cannot: tuple[Content
         raise KeyError("pixel_values")
 
     outcome = check(subject(crash, *cannot), BY_NAME["images"])
-    assert outcome.verdict is Verdict.FAIL
+    assert outcome.verdict is ConformanceResult.FAIL
     assert outcome.message.startswith("raised KeyError: 'pixel_values'")
     assert ("refuse with a ConfigurationError" in outcome.message) is bool(cannot)
 
@@ -328,7 +328,7 @@ def test_missing_trainer_is_neither_a_pass_nor_a_failure() -> None:
         raise MissingDependencyError.for_extra("envkit_mine", "mine", "mine")
 
     outcome = check(subject(absent), BY_NAME["text"])
-    assert outcome.verdict is Verdict.NOT_INSTALLED
+    assert outcome.verdict is ConformanceResult.NOT_INSTALLED
     assert "pip install 'envkit-rl[mine]'" in outcome.message
 
 
@@ -345,14 +345,14 @@ def test_numbers_rounded_to_single_precision_are_equal() -> None:
         values = np.asarray(rows[0].logprobs, np.float16).tolist()
         return [replace(rows[0], logprobs=values)]
 
-    assert check(projection(Shape.WHOLE, rounded), one).verdict is Verdict.PASS
+    assert check(projection(Shape.WHOLE, rounded), one).verdict is ConformanceResult.PASS
     assert "log-probability" in check(projection(Shape.WHOLE, coarse), one).message
 
 
 def test_rows_in_call_order_are_told_from_rows_in_order_of_sequences() -> None:
     one = next(one for one in RECORDINGS if one.name == "agent")
     calls, steps = projection(Shape.CALLS), projection(Shape.STEPS)
-    assert {check(path, one).verdict for path in (calls, steps)} == {Verdict.PASS}
+    assert {check(path, one).verdict for path in (calls, steps)} == {ConformanceResult.PASS}
     crossed = replace(calls, deliver=steps.deliver), replace(steps, deliver=calls.deliver)
     assert all("order of the rows" in check(path, one).message for path in crossed)
 

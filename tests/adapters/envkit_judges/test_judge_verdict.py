@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from envkit_chat import status_fault
-from envkit_judges import Criterion, MalformedVerdict, read_verdict
+from envkit_judges import Criterion, MalformedJudgement, read_verdict
 from envkit_judges.verdict import schema_of
 
 CRITERIA = (Criterion(name="a", text="A."), Criterion(name="b", text="B.", best=3))
@@ -63,7 +63,7 @@ def test_a_verdict_is_read(frame: str) -> None:
     ],
 )
 def test_anything_else_is_malformed(reply: str, sentence: str) -> None:
-    with pytest.raises(MalformedVerdict, match=sentence):
+    with pytest.raises(MalformedJudgement, match=sentence):
         read_verdict(reply, CRITERIA)
 
 
@@ -72,7 +72,7 @@ def test_anything_else_is_malformed(reply: str, sentence: str) -> None:
 def test_reading_agrees_with_the_schema_that_servers_get(reply: str) -> None:
     try:
         verdict = read_verdict(reply, CRITERIA)
-    except MalformedVerdict:
+    except MalformedJudgement:
         try:
             value = json.loads(reply)
         except ValueError:

@@ -462,6 +462,7 @@ def test_unclosed_engine_frees_its_thread() -> None:
     import gc
     import threading
 
+    before = set(threading.enumerate())  # engines of other tests are still open
     engine = TransformersEngine(reference_model("qwen3")[0])
     request = GenerateRequest(
         request_id="r",
@@ -472,7 +473,8 @@ def test_unclosed_engine_frees_its_thread() -> None:
         sampling=Sampling(max_new_tokens=2),
     )
     asyncio.run(engine.generate(request))
-    assert "envkit-transformers" in {thread.name for thread in threading.enumerate()}
+    own = {one for one in threading.enumerate() if one.name == "envkit-transformers"} - before
+    assert len(own) == 1
     del engine
     gc.collect()
-    assert "envkit-transformers" not in {thread.name for thread in threading.enumerate()}
+    assert own.isdisjoint(threading.enumerate())

@@ -129,10 +129,12 @@ def test_trl_trainer_has_every_recording_with_its_images(tmp_path: Path) -> None
         outcomes = envkit_conformance.run_suite([subject], chosen)
     finally:
         trainer.close()
-    wrong = [one for one in outcomes if one.verdict is envkit_conformance.Verdict.FAIL]
+    wrong = [one for one in outcomes if one.verdict is envkit_conformance.ConformanceResult.FAIL]
     assert not wrong, "\n".join(map(str, wrong))
     refused = [
-        one.recording for one in outcomes if one.verdict is envkit_conformance.Verdict.REFUSED
+        one.recording
+        for one in outcomes
+        if one.verdict is envkit_conformance.ConformanceResult.REFUSED
     ]
     assert refused == [
         "thinking_rerender", "compaction", "dropped_screenshot", "sub_agent", "agent",

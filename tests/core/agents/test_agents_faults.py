@@ -40,7 +40,7 @@ from envkit.trajectory import (
     verify_file,
 )
 from envkit.viewer import write_report
-from envkit_conformance import Verdict, load_adapters, load_recordings, run_suite
+from envkit_conformance import ConformanceResult, load_adapters, load_recordings, run_suite
 from envkit_exchange.trajectories import Selection, TrajectoryFormat, export_trajectories
 
 
@@ -320,8 +320,8 @@ def test_adapters_deliver_every_role_as_it_was_recorded(run: Path) -> None:
     (core,) = load_adapters(["core"])
     outcomes = run_suite(core.members, recordings)
     assert len(recordings) == 8
-    assert {one.verdict for one in outcomes} <= {Verdict.PASS, Verdict.REFUSED}
-    assert any(one.verdict is Verdict.PASS for one in outcomes)
+    assert {one.verdict for one in outcomes} <= {ConformanceResult.PASS, ConformanceResult.REFUSED}
+    assert any(one.verdict is ConformanceResult.PASS for one in outcomes)
 
 
 @pytest.mark.parametrize("kind", [TrajectoryFormat.SFT, TrajectoryFormat.PARQUET])

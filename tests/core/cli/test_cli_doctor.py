@@ -31,7 +31,7 @@ from envkit.cli import checks, engines, installed
 from envkit.cli.checks import Check, Status
 from envkit.cli.doctor import _flags
 from envkit.cli.engines import Built, EngineChoice, build
-from envkit.cli.vision import Probe, Verdict, difference, judge, look
+from envkit.cli.vision import Probe, VisionResult, difference, judge, look
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
@@ -127,7 +127,7 @@ def test_vision_does_not_reach_a_text_model() -> None:
 
 @pytest.mark.slow
 def test_vision_check_fails_for_a_blanking_engine(model: Path) -> None:
-    async def examine() -> Verdict:
+    async def examine() -> VisionResult:
         built = await build(EngineChoice(model=str(model)))
         try:
             broken = Built(engine=BlankingEngine(built.engine), codec=built.codec, model="")

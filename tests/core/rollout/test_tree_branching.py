@@ -71,12 +71,12 @@ def refused_before_the_first_reply(*, has_codec: bool = True) -> tuple[Player, l
 
 @pytest.mark.parametrize(
     "turns",
-    [[2, 1], (1, 1, 2, 2), np.array([2, 1, 1]), {1, 2, 99}, [np.int64(1), 2, 4], iter([1, 2])],
+    [[2, 1], (1, 1, 2, 2), np.array([2, 1, 1]), {1, 2, 99}, [np.int64(1), 2, 4], iter],
     ids=["list", "tuple", "array", "set", "numpy integers", "iterator"],
 )
 async def test_turns_in_any_order_and_repeated_fork_once_each(turns: Any) -> None:
     expected = await grow()
-    leaves = await grow(branching=Chosen(turns))
+    leaves = await grow(branching=Chosen(iter([1, 2]) if turns is iter else turns))
     assert [leaf.episode_id for leaf in leaves] == [leaf.episode_id for leaf in expected]
     assert [leaf.train_ids() for leaf in leaves] == [leaf.train_ids() for leaf in expected]
 

@@ -29,7 +29,7 @@ from envkit.trajectory import (
 from envkit.viewer import write_diff
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.differences import Trace, differences
-from envkit.viewer.pairs import Flip, match, mean_difference
+from envkit.viewer.pairs import PairChange, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
 
 
@@ -39,7 +39,7 @@ def facts(number: int = 1, *, reward: float = 0.0, text: str = "a", **options: A
     return episode_row(one, number=number)
 
 
-def flips(first: EpisodeRow, second: EpisodeRow) -> set[Flip]:
+def flips(first: EpisodeRow, second: EpisodeRow) -> set[PairChange]:
     (pair,) = match([first], [second]).pairs
     return set(pair.flips)
 
@@ -73,17 +73,17 @@ def test_pairs_name_everything_that_changed() -> None:
     faulted = facts(stop_reason=StopReason.ENV_FAULT)
     limited = facts(stop_reason=StopReason.MAX_TURNS)
     assert flips(failed, failed) == set()
-    assert flips(failed, solved) == {Flip.NOW_SOLVED, Flip.OTHER_REWARD}
-    assert flips(solved, failed) == {Flip.NOW_FAILED, Flip.OTHER_REWARD}
-    assert flips(facts(reward=0.75), facts(reward=0.5)) == {Flip.OTHER_REWARD}
+    assert flips(failed, solved) == {PairChange.NOW_SOLVED, PairChange.OTHER_REWARD}
+    assert flips(solved, failed) == {PairChange.NOW_FAILED, PairChange.OTHER_REWARD}
+    assert flips(facts(reward=0.75), facts(reward=0.5)) == {PairChange.OTHER_REWARD}
     undeclared = replace(solved, is_solved=None)
-    assert flips(undeclared, failed) == {Flip.OTHER_REWARD}
-    assert flips(failed, undeclared) == {Flip.OTHER_REWARD}
-    assert flips(solved, faulted) == {Flip.NEW_FAULT, Flip.OTHER_STOP}
-    assert flips(faulted, failed) == {Flip.FAULT_GONE, Flip.OTHER_STOP}
-    assert flips(failed, limited) == {Flip.OTHER_STOP}
-    assert flips(failed, facts(text="b")) == {Flip.OTHER_REPLIES}
-    assert flips(failed, facts(task={"question": "another"})) == {Flip.OTHER_TASK}
+    assert flips(undeclared, failed) == {PairChange.OTHER_REWARD}
+    assert flips(failed, undeclared) == {PairChange.OTHER_REWARD}
+    assert flips(solved, faulted) == {PairChange.NEW_FAULT, PairChange.OTHER_STOP}
+    assert flips(faulted, failed) == {PairChange.FAULT_GONE, PairChange.OTHER_STOP}
+    assert flips(failed, limited) == {PairChange.OTHER_STOP}
+    assert flips(failed, facts(text="b")) == {PairChange.OTHER_REPLIES}
+    assert flips(failed, facts(task={"question": "another"})) == {PairChange.OTHER_TASK}
 
 
 def test_mean_difference_of_one_pair_per_seed_is_their_mean() -> None:
@@ -305,7 +305,9 @@ async def test_differences_name_the_first_image_and_the_rewrite() -> None:
         "turn 4: history rewritten as keep last images, 1 image"
         in differences(Trace.of(later), Trace.of(fewer))[-1]
     )
-    assert Flip.OTHER_HISTORY in flips(episode_row(kept, number=1), episode_row(dropped, number=1))
+    assert PairChange.OTHER_HISTORY in flips(
+        episode_row(kept, number=1), episode_row(dropped, number=1)
+    )
 
 
 async def test_comparison_of_trees_says_where_each_pair_parts(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fakes.branching import SUMMARY
 from fakes.branching import rewritten as rewritten_by
-from fakes.chromium import running_chromium
 from fakes.command import start_envkit
 from fakes.marked_runs import CLICK, EVERY_MARK, SIZE, forked_run, grouped_run, marked, rewritten
 from fakes.needs import CHROMIUM, packages
@@ -437,16 +436,17 @@ def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 800, 390])
 def test_pages_fit_and_have_no_fault_that_axe_knows(
-    width: int, scheme: Scheme, every_kind: Path
+    width: int, scheme: Scheme, every_kind: Path, browser: "Browser"
 ) -> None:
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
-    with running_chromium() as browser, served(every_kind) as address:
-        page = browser.new_page(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            reduced_motion="reduce",
-            bypass_csp=True,  # of axe itself
-        )
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        bypass_csp=True,  # of axe itself
+    )
+    with context, served(every_kind) as address:
+        page = context.new_page()
         page.goto(address)
         page.locator(".docs").first.wait_for()
         found: list[Any] = []

@@ -30,7 +30,7 @@ from envkit_linux_desktop.keyboard import UntypableError, symbol_of
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
-from envkit_linux_desktop.session import Pool, Session, start_session
+from envkit_linux_desktop.session import DesktopSession, Pool, start_session
 from envkit_linux_desktop.tasks.checks import FilesHome, Home
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
@@ -42,18 +42,18 @@ EXACT = 'Käse – 3 €, naïve 日本語 "x" {y} ~^`´ ßøÅ <>|\\ \'#* ΑΒ�
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
+def session() -> Iterator[DesktopSession]:
     with start_session(1280, 800) as session:
         yield session
 
 
-def shell(session: Session, command: str, seconds: float = 20.0) -> str:
+def shell(session: DesktopSession, command: str, seconds: float = 20.0) -> str:
     assert session.desk is not None
     done = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
     return done.output.decode("utf-8", "replace")
 
 
-def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | None:
+def await_file(session: DesktopSession, path: str, seconds: float = 10.0) -> bytes | None:
     until = time.monotonic() + seconds
     while (data := session.home.read(path)) is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -199,7 +199,7 @@ def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env.close()
 
 
-def saved(session: Session, *actions: Action) -> str:
+def saved(session: DesktopSession, *actions: Action) -> str:
     """Give Mousepad input, and return the text that it saves."""
     session.open(("mousepad",))
     performer = Performer(session.screen)
@@ -213,26 +213,26 @@ def saved(session: Session, *actions: Action) -> str:
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_typed_text_arrives_exactly(session: Session) -> None:
+def test_typed_text_arrives_exactly(session: DesktopSession) -> None:
     assert saved(session, type_text(EXACT)) == EXACT
 
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
+def test_a_key_on_the_second_level_is_pressed_with_shift(session: DesktopSession) -> None:
     assert saved(session, key("?"), key("a"), key("shift", "b")).rstrip("\n") == "?aB"
 
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
+def test_more_characters_than_spare_keys_arrive_exactly(session: DesktopSession) -> None:
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4F00))) + "αω"
     assert saved(session, type_text(text)).rstrip("\n") == text
 
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_the_tree_names_what_is_on_the_screen(session: Session) -> None:
+def test_the_tree_names_what_is_on_the_screen(session: DesktopSession) -> None:
     session.open(("mousepad",))
     assert "menu 'File'" in session.tree()
 
@@ -260,7 +260,7 @@ def test_the_desk_reaches_nothing_outside(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_nothing_on_the_desk_ends_or_reads_its_first_process(session: Session) -> None:
+def test_nothing_on_the_desk_ends_or_reads_its_first_process(session: DesktopSession) -> None:
     out = shell(session, "kill -9 1; echo x > /proc/1/mem; cat /proc/1/maps; echo still here")
     assert "still here" in out
     assert out.count("Permission denied") >= 2
@@ -307,7 +307,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
+def test_a_display_that_hangs_is_a_fault(session: DesktopSession) -> None:
     assert session.display is not None
     sandbox = session.display.sandbox
     assert sandbox is not None
@@ -342,7 +342,7 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_a_file_is_put_in_the_place_of_a_link_or_a_pipe(session: Session) -> None:
+def test_a_file_is_put_in_the_place_of_a_link_or_a_pipe(session: DesktopSession) -> None:
     shell(session, "mkfifo pipe; ln -s /tmp/other link; echo x > kept; ln kept hard")
     session.put({"pipe": b"1", "link": b"2", "hard": b"3", "new/file": b"4"})
     found = [session.home.read(path) for path in ("pipe", "link", "hard", "kept", "new/file")]
@@ -427,7 +427,7 @@ def test_each_file_of_a_task_has_a_window(program: str, first: str, second: str)
         assert len(session.titles()) == 2
 
 
-def perform(session: Session, *actions: Action) -> None:
+def perform(session: DesktopSession, *actions: Action) -> None:
     performer = Performer(session.screen)
     for action in actions:
         assert performer.perform(action) is None
@@ -445,7 +445,7 @@ def document(name: str) -> bytes:
     return file.getvalue()
 
 
-def await_title(session: Session, part: str, seconds: float = 30.0) -> bool:
+def await_title(session: DesktopSession, part: str, seconds: float = 30.0) -> bool:
     until = time.monotonic() + seconds
     while not (found := any(part in title for title in session.titles())):
         if time.monotonic() > until:
@@ -456,7 +456,7 @@ def await_title(session: Session, part: str, seconds: float = 30.0) -> bool:
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_a_calculator_receives_each_digit_of_typed_text(session: Session) -> None:
+def test_a_calculator_receives_each_digit_of_typed_text(session: DesktopSession) -> None:
     session.put({"sum.txt": b""})
     session.open(("galculator",))
     perform(session, type_text("5358+6849+1100="), key("ctrl", "c"))
@@ -467,7 +467,7 @@ def test_a_calculator_receives_each_digit_of_typed_text(session: Session) -> Non
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> None:
+def test_a_calculator_receives_a_key_that_is_pressed_twice(session: DesktopSession) -> None:
     session.put({"sum.txt": b""})
     session.open(("galculator",))
     performer = Performer(session.screen)
@@ -481,7 +481,7 @@ def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> 
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session) -> None:
+def test_the_first_key_of_a_session_does_not_change_the_layout(session: DesktopSession) -> None:
     from Xlib import XK, X
     from Xlib.ext import xtest
 
@@ -497,7 +497,7 @@ def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session)
 
 @DESKTOP.mark
 @pytest.mark.slow
-def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
+def test_alt_tab_brings_the_other_window_to_the_front(session: DesktopSession) -> None:
     session.put({"a.txt": b"", "b.txt": b""})
     session.open(("mousepad", "a.txt"))
     session.open(("mousepad", "b.txt"))
@@ -511,7 +511,7 @@ def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
 @DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.xlsx", "a.docx", "page.html"])
-def test_a_double_click_opens_a_file(session: Session, name: str) -> None:
+def test_a_double_click_opens_a_file(session: DesktopSession, name: str) -> None:
     session.put({f"Files/{name}": document(name)})
     session.open(("pcmanfm", "Files"))
     perform(session, Action(kind=ActionKind.DOUBLE_CLICK, x=525, y=265))  # its icon
@@ -523,7 +523,7 @@ def test_a_double_click_opens_a_file(session: Session, name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "name"), [("localc", "a.xlsx"), ("lowriter", "a.docx"), ("chromium", "page.html")]
 )
-def test_an_opened_document_is_drawn(session: Session, program: str, name: str) -> None:
+def test_an_opened_document_is_drawn(session: DesktopSession, program: str, name: str) -> None:
     session.put({name: document(name)})
     session.open((program, name))
     first = np.asarray(session.shot())

@@ -13,7 +13,7 @@ from envkit.errors import EnvFault, FaultKind
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits, LinuxDesktopEnv, env, performing
 from envkit_linux_desktop.performing import Performer
-from envkit_linux_desktop.session import Session, start_session
+from envkit_linux_desktop.session import DesktopSession, start_session
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
 
@@ -61,7 +61,7 @@ def playing() -> Iterator[LinuxDesktopEnv]:
     desktop.close()
 
 
-def act(session: Session, *actions: Action) -> list[str | None]:
+def act(session: DesktopSession, *actions: Action) -> list[str | None]:
     performer = Performer(session.screen)
     notes: list[str | None] = []
     for action in actions:

@@ -229,7 +229,7 @@ def test_an_adversarial_answer_is_graded_as_wrong(answer: str) -> None:
         assert (verdict.is_exact, verdict.f1) == (False, 0.0)
 
 
-def play(*replies: str, found: str = "") -> grading.Verdict:
+def play(*replies: str, found: str = "") -> grading.EpisodeGrade:
     turns: list[grading.TurnFacts] = []
     for reply in replies:
         action = read_tags(Reply(text=reply))

@@ -15,7 +15,7 @@ from fakes.needs import BUBBLEWRAP
 from fakes.processes import wait_until_gone
 
 from envkit.errors import EnvFault, FaultKind
-from envkit_terminal.grader_sandbox import Outcome
+from envkit_terminal.grader_sandbox import FinalState
 from envkit_terminal.grading import grade
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 
@@ -347,7 +347,7 @@ def test_commands_are_answered_after_an_attack_on_the_shell(
     assert attacked.run("echo on", seconds=5.0).output.endswith("on\n")
 
 
-def outcome_of(attacked: TerminalSession, command: str) -> Outcome | None:
+def outcome_of(attacked: TerminalSession, command: str) -> FinalState | None:
     """Run a command and return the final files as a grader gets them; None if too many."""
     attacked.run(f"rm write.py; {command}", seconds=20.0)
     files = attacked.snapshot()
@@ -355,13 +355,13 @@ def outcome_of(attacked: TerminalSession, command: str) -> Outcome | None:
     return (
         None
         if files is None
-        else Outcome(
+        else FinalState(
             files=files, limits=limits, folders=(), folder=HOME, environment={}, test_seconds=9.0
         )
     )
 
 
-def score(command: str, output: str, outcome: Outcome) -> float:
+def score(command: str, output: str, outcome: FinalState) -> float:
     """Grade what a command prints in a fresh sandbox."""
     task = {"checks": [{"type": "run", "command": command, "output": output}]}
     return grade(task, outcome, untouched=lambda: outcome).score
