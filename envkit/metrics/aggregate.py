@@ -23,6 +23,8 @@ _SUMMED: Final = (
     "clamped_logprobs",
     "neutralised",
     "observations",
+    "long_observations",
+    "long_checked",
 )
 """Facts summed over episodes under their own name."""
 _DISTRIBUTED: Final = {
@@ -235,6 +237,9 @@ class Aggregator:
             checked = sanity.total() - sanity[SanityStatus.UNCHECKED]
             # One that differs is a fault, and not among the observations of the record.
             metrics["sanity/checked_share"] = min(1.0, checked / observations)
+        if long := self._counts["long_observations"]:
+            metrics["sanity/long/observations"] = long
+            metrics["sanity/long/checked"] = self._counts["long_checked"]
         return metrics | self._by_kind("retry") | self._by_kind("fault")
 
     def _time_metrics(self, elapsed_seconds: float | None) -> dict[str, float]:

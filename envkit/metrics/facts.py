@@ -8,6 +8,7 @@ from typing import Any, cast
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.grading import UNGRADED
 from envkit.success import finite
+from envkit.tokens.sanity import LONG_IDS, SanityStatus
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.success import success_of
@@ -78,6 +79,10 @@ class EpisodeFacts:
     clamped_logprobs: int = 0
     neutralised: int = 0
     sanity: Mapping[str, int] = field(default_factory=dict[str, int])
+    long_observations: int = 0
+    """The observations in conversations above `LONG_IDS`."""
+    long_checked: int = 0
+    """Those of them that were compared."""
     retries: Mapping[str, int] = field(default_factory=dict[str, int])
     """Retries by `FaultKind`, and "engine", "resample" and "restart"."""
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
@@ -103,6 +108,7 @@ class EpisodeFacts:
             retries["engine"] += turn.engine_retries
             retries["resample"] += turn.resamples
         versions = (turn.weight_version for turn in turns)
+        long = _long(trajectory)
         return cls(
             env_id=trajectory.env_id,
             role=role_of(trajectory),
@@ -140,6 +146,8 @@ class EpisodeFacts:
             clamped_logprobs=sum(turn.clamped_logprobs for turn in turns),
             neutralised=sum(turn.neutralised or 0 for turn in turns),
             sanity=dict(Counter(turn.sanity.value for turn in turns if turn.sanity is not None)),
+            long_observations=len(long),
+            long_checked=sum(one not in (None, SanityStatus.UNCHECKED) for one in long),
             retries={kind: count for kind, count in retries.items() if count},
             seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
             duration_seconds=trajectory.duration_seconds,
@@ -193,6 +201,23 @@ def _sequences(trajectory: Trajectory) -> int:
     except LedgerFault:  # an invalid tree, which verify reports
         return 1 + len(trajectory.branches)
     return max(1, sum(any(one.kind is SegmentKind.MODEL for one in each.own) for each in sequences))
+
+
+def _long(trajectory: Trajectory) -> list[SanityStatus | None]:
+    """Return how each observation in a long conversation compared; None if it was not compared."""
+    if trajectory.token_count <= LONG_IDS:
+        return []
+    first = 0 if trajectory.origin is None else trajectory.origin.segments
+    after = {turn.turn + 1: turn.sanity for turn in trajectory.turns}
+    found: list[SanityStatus | None] = []
+    length = 0
+    for place, segment in enumerate(trajectory.segments):
+        if segment.kind is SegmentKind.PROMPT:
+            length = 0
+        elif segment.kind is SegmentKind.OBSERVATION and length > LONG_IDS and place >= first:
+            found.append(after.get(segment.turn))
+        length += len(segment.array("wire_ids"))
+    return found
 
 
 def _rewrites(trajectory: Trajectory) -> dict[str, int]:

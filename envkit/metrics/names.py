@@ -49,6 +49,8 @@ METRICS: Final[Mapping[str, str]] = {
     "parse_error/rate": "the same as a share of all turns",
     "sanity/<status>": "observations compared with a full render, by `SanityStatus`",
     "sanity/checked_share": "share of all observations that could be compared",
+    "sanity/long/observations": "observations in conversations above 16,000 ids, one per image",
+    "sanity/long/checked": "those of them that could be compared",
     "retry/<kind>": "recovered failures of environment steps, by `FaultKind`",
     "retry/engine": "failed engine calls that were repeated",
     "retry/resample": "replies discarded because they did not parse",

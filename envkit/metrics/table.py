@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from envkit.metrics.aggregate import aggregate
 from envkit.success import UNDECLARED
+from envkit.tokens.sanity import LONG_IDS
 from envkit.trajectory.trajectory import Trajectory
 
 if TYPE_CHECKING:  # rich is slow to import, and only terminals need it
@@ -44,7 +45,7 @@ def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
         ("images", _images(metrics)),
         ("ended by", _counted(metrics, "stop/")),
         ("tool calls", _calls(metrics)),
-        ("full render", _counted(metrics, "sanity/")),
+        ("full render", _renders(metrics)),
         ("retries", _counted(metrics, "retry/") or "none"),
         ("faults", _counted(metrics, "fault/") or "none"),
         ("seconds", _seconds(metrics)),
@@ -169,6 +170,17 @@ def _counted(metrics: Metrics, prefix: str) -> str:
     }
     ranked = sorted(counts.items(), key=lambda entry: -entry[1])
     return ", ".join(f"{name} {_number(value)}" for name, value in ranked)
+
+
+def _renders(metrics: Metrics) -> str:
+    """Return how observations compared with full renders, and how many long ones were compared."""
+    long = "sanity/long/"
+    kinds = {name: value for name, value in metrics.items() if not name.startswith(long)}
+    text = _counted(kinds, "sanity/")
+    if count := metrics.get(f"{long}observations"):
+        checked = _number(metrics.get(f"{long}checked", 0))
+        text += f"{'; ' if text else ''}{checked} of {_number(count)} after {LONG_IDS:,} tokens"
+    return text
 
 
 def _calls(metrics: Metrics) -> str:

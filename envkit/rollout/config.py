@@ -73,7 +73,8 @@ class RolloutConfig:
     sanity: SanityMode = "strict"
     """Differences between an observation's tokens and a full render that fault a trajectory."""
     sanity_share: float = DEFAULT_SHARE
-    """Share of the observations that are compared; in the first episodes all are."""
+    """Share of the observations that are compared; in the first episodes all are, and in long
+    conversations fewer; 1 compares all."""
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the adapter's engine."""
     adjust_rewards: str | None = None

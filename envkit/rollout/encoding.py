@@ -44,9 +44,7 @@ class EpisodeEncoder:
 
     def opened(self, turn: int) -> str | None:
         """Return the mark with which the context of a turn's reply opened a thought, or None."""
-        ledger = self._record.ledger
-        end = len(ledger.wire_ids) - len(ledger.reply_ids(turn))
-        return opened_thought(self._codec, ledger.wire_ids[max(0, end - TAIL_IDS) : end])
+        return opened_thought(self._codec, self._record.ledger.before_reply(turn, TAIL_IDS))
 
     def closing(self, turn: int) -> str:
         """Return the text that closes the thought in which a turn's reply was cut, or ""."""
@@ -94,9 +92,11 @@ class EpisodeEncoder:
         Raises:
             LedgerFault: The ids differ.
         """
-        setup, spec = self._setup, self._spec
-        turn = self._record.ledger.segments[-1].turn
-        if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
+        setup, spec, ledger = self._setup, self._spec, self._record.ledger
+        turn = ledger.segments[-1].turn
+        if encoded.is_prompt or not setup.self_check.draws(
+            spec.env_id, spec.episode_id, turn, length=ledger.wire_length
+        ):
             return
         context, codec = self._context(pending), self._codec
         # A full render does not have the tokens that close the thought of a cut reply.

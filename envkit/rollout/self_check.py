@@ -3,6 +3,11 @@
 Calibration checks a template on canned conversations; this checks it on real ones. It compares
 every observation of an environment's first episodes, then a small share. A difference faults the
 trajectory. Several stop the run, because the codec is wrong and later rows would be too.
+
+A comparison costs as much as the conversation is long. In conversations above `LONG_IDS` the share
+therefore falls with their length, so that a late turn costs no more than one at `LONG_IDS`. What is
+compared is always the whole conversation: a part of it would prove nothing about a template that
+reads the rest.
 """
 
 from collections.abc import Sequence
@@ -10,7 +15,7 @@ from typing import Final
 
 from envkit.errors import LedgerFault
 from envkit.seeds import derive_seed
-from envkit.tokens.sanity import SanityMode, SanityReport
+from envkit.tokens.sanity import LONG_IDS, SanityMode, SanityReport
 from envkit.trajectory.trajectory import Trajectory
 
 DEFAULT_SHARE: Final = 0.01
@@ -21,6 +26,8 @@ _MAX_DIFFERENT: Final = 3
 _SHOWN: Final = 3_000
 """Characters of each text in the message; a record has room for both."""
 _DRAWS: Final = 2**31
+_STRIDE: Final = 0.618_033_988_749_895
+"""The golden ratio: its multiples spread evenly over the unit interval, whatever the share is."""
 
 
 class SelfCheck:
@@ -31,14 +38,16 @@ class SelfCheck:
 
         Args:
             mode: Which differences fail; "off" compares nothing.
-            share: Share of observations to compare after the first episodes, 0 to 1.
+            share: Share of observations to compare after the first episodes, 0 to 1; 1 compares
+                every observation of the run, however long its conversation is.
         """
         self.mode: SanityMode = mode
         self.share = share
-        self._first: dict[str, set[str]] = {}
+        self._first: dict[str, dict[str, bool]] = {}
+        """The first episodes by environment, and whether they have compared a long conversation."""
         self._different = 0
 
-    def draws(self, env_id: str, episode_id: str, turn: int) -> bool:
+    def draws(self, env_id: str, episode_id: str, turn: int, *, length: int) -> bool:
         """Return whether to compare the observation after a turn.
 
         Args:
@@ -46,16 +55,23 @@ class SelfCheck:
             episode_id: Determines the draw together with the turn, so a resumed episode draws the
                 same.
             turn: Index of the reply.
+            length: Ids of the conversation up to the reply, one per image.
         """
         if self.mode == "off":
             return False
-        first = self._first.setdefault(env_id, set())
-        if episode_id in first:
-            return True
+        first = self._first.setdefault(env_id, {})
         if len(first) < _FIRST_EPISODES:
-            first.add(episode_id)
+            first.setdefault(episode_id, False)
+        is_first, is_long = episode_id in first, length > LONG_IDS
+        # Also the first long one of each, or an environment with only long ones would compare few.
+        if is_first and not (is_long and first[episode_id]):
+            first[episode_id] |= is_long
             return True
-        return derive_seed("sanity", episode_id, turn) < self.share * _DRAWS
+        share = 1.0 if is_first else self.share
+        if is_long and self.share < 1:
+            share *= LONG_IDS / length
+        start = derive_seed("sanity", episode_id) / _DRAWS
+        return (start + turn * _STRIDE) % 1.0 < share
 
     def judge(self, report: SanityReport) -> None:
         """Accept the outcome of a comparison.

@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from envkit.tokens.encoded import Encoded
 from envkit.tokens.rules import RoleRule
 from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 
+LONG_IDS: Final = 16_000
+"""Ids of a conversation, one per image, from which on a run compares only a share of its
+observations: a comparison renders and tokenizes the whole conversation."""
 SanityMode = Literal["strict", "ignore_strippable", "off"]
 """Differences that fail a comparison. "strict": any. "ignore_strippable": any except white space.
 "off": none, and nothing is compared."""

@@ -49,6 +49,11 @@ class Ledger:
             self._joined = len(self.segments)
         return self._wire_ids
 
+    @property
+    def wire_length(self) -> int:
+        """Length of `wire_ids`, without joining them."""
+        return self.train_length - sum(one.token_count - 1 for one in self.features)
+
     def start(
         self,
         encoded: Encoded,
@@ -125,6 +130,16 @@ class Ledger:
         if segments != self._asked[0]:  # a turn asks several times
             self._asked = segments, column_of(segments[::-1], "wire_ids")
         return self._asked[1]
+
+    def before_reply(self, turn: int, count: int) -> "array[int]":
+        """Return the last wire ids before a turn's reply, at most `count`."""
+        end = len(self.segments) - len(self._reply(turn))
+        # The request has joined these; joining the reply, too, would copy the whole sequence again.
+        ids = self._wire_ids if self._joined >= end else self.wire_ids
+        stop = len(ids) - sum(
+            len(one.array("wire_ids")) for one in self.segments[end : self._joined]
+        )
+        return ids[max(0, stop - count) : stop]
 
     def whole_reply(self, turn: int) -> Segment | None:
         """Return the last segment of a turn's reply; None if there is none or it was aborted."""

@@ -23,6 +23,7 @@ SMALLEST = {
     "import": "--times 1",
     "judge": "--rounds 2 --requests 4",
     "live_view": "--episodes 4 --concurrency 2 --pairs 1",
+    "long_episode": "--turns 24 --words 30",
     "loop": "--episodes 4 --mean-s 0.01",
     "projection": "--rounds 1",
     "report": "--episodes 60 --opened 1",

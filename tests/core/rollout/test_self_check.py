@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from envkit.tasks import Task
 from envkit.tokens import ChatCodec, Encoded, SanityMode, SanityReport, SanityStatus
 from envkit.tokens.expansion import Expansion
 from envkit.tokens.joining import Joining, JoinRule
+from envkit.tokens.sanity import LONG_IDS
 from envkit.trajectory import StopReason, Trajectory, load, save
 
 HISTORY: list[Message] = [
@@ -273,15 +275,90 @@ def test_draws_follow_the_share_and_the_mode() -> None:
     always, never, tenth = (SelfCheck(share=share) for share in (1.0, 0.0, 0.1))
     for one in (always, never, tenth):
         for n in range(8):
-            assert one.draws("guess-v0", f"first-{n}", 0)
+            assert one.draws("guess-v0", f"first-{n}", 0, length=LONG_IDS)
     names = [f"later-{n}" for n in range(2000)]
-    assert all(always.draws("guess-v0", name, 1) for name in names)
-    assert not any(never.draws("guess-v0", name, 1) for name in names)
-    drawn = [name for name in names if tenth.draws("guess-v0", name, 1)]
+    assert all(always.draws("guess-v0", name, 1, length=10) for name in names)
+    assert not any(never.draws("guess-v0", name, 1, length=10) for name in names)
+    drawn = [name for name in names if tenth.draws("guess-v0", name, 1, length=LONG_IDS)]
     assert 100 < len(drawn) < 300
-    assert drawn == [name for name in names if tenth.draws("guess-v0", name, 1)]
-    assert never.draws("another-v0", "later-0", 1)
-    assert not SelfCheck("off", 1.0).draws("guess-v0", "first", 0)
+    again = [name for name in names if tenth.draws("guess-v0", name, 1, length=LONG_IDS)]
+    assert drawn == again
+    assert never.draws("another-v0", "later-0", 1, length=10)
+    assert not SelfCheck("off", 1.0).draws("guess-v0", "first", 0, length=10)
+
+
+def drawn(check: SelfCheck, episode: str, turns: range, length: int) -> list[int]:
+    return [one for one in turns if check.draws("guess-v0", episode, one, length=length)]
+
+
+def test_draws_of_a_long_conversation_fall_with_its_length_and_spread_evenly() -> None:
+    check = SelfCheck(share=0.0)
+    for n in range(8):
+        assert drawn(check, f"first-{n}", range(100), LONG_IDS) == list(range(100))
+        # The first long one is compared, wherever the draws would put it.
+        assert check.draws("guess-v0", f"first-{n}", 100, length=1 << 40)
+        assert not check.draws("guess-v0", f"first-{n}", 101, length=1 << 40)
+        for times in (2, 10, 50):
+            found = drawn(check, f"first-{n}", range(101, 101 + 40 * times), times * LONG_IDS)
+            assert 38 <= len(found) <= 42
+            gaps = [later - one for one, later in pairwise(found)]
+            assert max(gaps) <= 3 * times
+        # A rewrite may shorten it for a while.
+        assert drawn(check, f"first-{n}", range(9), 1) == list(range(9))
+        assert not check.draws("guess-v0", f"first-{n}", 101, length=1 << 40)
+    assert not drawn(check, "later", range(100), LONG_IDS + 1)
+
+
+def test_draws_of_later_long_conversations_are_a_share_of_the_share() -> None:
+    check, whole = SelfCheck(share=0.5), SelfCheck(share=1.0)
+    for n in range(8):
+        assert drawn(check, f"first-{n}", range(3), 1) == drawn(whole, f"first-{n}", range(3), 1)
+    found = drawn(check, "later", range(1000), 5 * LONG_IDS)
+    assert 95 <= len(found) <= 105
+    assert len(drawn(check, "later", range(1000), LONG_IDS)) in range(495, 506)
+    for episode in ("first-0", "later"):
+        assert drawn(whole, episode, range(50), 1 << 40) == list(range(50))
+
+
+class Reader(Env):
+    """Sends a long text first, then short ones."""
+
+    def __init__(self) -> None:
+        super().__init__(max_turns=40)
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("go on " * 20)
+
+    def on_turn(self, response_text: str) -> Turn:
+        return Turn("word " * 60)
+
+
+async def test_play_compares_a_share_of_a_long_conversation_and_reports_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("envkit.rollout.self_check", "envkit.metrics.facts"):
+        monkeypatch.setattr(f"{module}.LONG_IDS", 400)
+    codec = text_codec()
+    player = Player(ScriptedEngine(codec, say_turn), codec, RolloutConfig())
+    try:
+        (trajectory,) = await player.play(Reader, EpisodeSpec(seed=3))
+    finally:
+        await player.aclose()
+    lengths = [turn.prompt_tokens + turn.response_tokens for turn in trajectory.turns[:-1]]
+    found = [turn.sanity is SanityStatus.EQUAL for turn in trajectory.turns[:-1]]
+    short = sum(one <= 400 for one in lengths)
+    assert 2 < short < 20
+    assert all(found[: short + 1])  # and the first long one
+    metrics = aggregate([trajectory])
+    assert metrics["sanity/long/observations"] == len(lengths) - short
+    assert metrics["sanity/long/checked"] == sum(found[short:])
+    expected = sum(min(1.0, 400 / one) for one in lengths[short:])
+    assert abs(sum(found[short:]) - expected) < 3
+    row = dict(summary_rows(metrics))["full render"]
+    assert (
+        row
+        == f"equal {sum(found)}; {sum(found[short:])} of {len(lengths) - short} after 16,000 tokens"
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def counts(ledger: Ledger) -> tuple[int, int, int]:
 
 
 def state(ledger: Ledger) -> dict[str, Any]:
+    assert ledger.wire_length == len(ledger.wire_ids)
     return {
         "segments": list(ledger.segments),
         "branches": list(ledger.branches),
@@ -214,6 +215,38 @@ def test_reply_of_a_turn_joins_its_parts_and_ends_at_other_segments() -> None:
     reply(ledger, 107, turn=2)
     reply(ledger, 108, turn=3)
     assert ledger.reply_ids(3) == (108,)
+
+
+@pytest.mark.parametrize("reads", [(), (0,), (1,), (2,), (0, 1, 2)])
+def test_ids_before_a_reply_are_those_that_its_request_had(reads: tuple[int, ...]) -> None:
+    ledger = Ledger()
+    ledger.start(text(1, 2), turn=0)
+    assert ledger.before_reply(0, 3).tolist() == [1, 2]
+    steps = (
+        lambda: reply(ledger, 3, 4, turn=0),
+        lambda: ledger.add_observation(shown(5), turn=1),
+        lambda: reply(ledger, 7, turn=1, end="abort"),
+        lambda: reply(ledger, 8, turn=1),
+    )
+    for number, step in enumerate(steps):
+        step()
+        if number in reads:
+            assert ledger.wire_ids
+    assert ledger.before_reply(1, 3).tolist() == [4, 9, 6]
+    assert ledger.before_reply(1, 99).tolist() == [1, 2, 3, 4, 9, 6]
+    assert ledger.before_reply(0, 2).tolist() == [7, 8]  # its reply is not at the end
+    assert ledger.wire_ids.tolist() == [1, 2, 3, 4, 9, 6, 7, 8]
+
+
+def test_ids_before_a_reply_join_nothing_that_a_request_has_joined() -> None:
+    ledger = played()
+    ledger.add_observation(text(7), turn=2)
+    asked = ledger.wire_ids
+    reply(ledger, 106, turn=2)
+    assert ledger.before_reply(2, 2).tolist() == asked[-2:].tolist()
+    assert ledger._joined == len(ledger.segments) - 1
+    replayed, _ = branched()
+    assert replayed.before_reply(2, 99).tolist() == [9, 6, 101, 102, 7, 8]
 
 
 @pytest.mark.parametrize("is_read", [False, True])
