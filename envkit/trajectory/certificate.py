@@ -11,7 +11,7 @@ can also rewrite the certificate.
 import hashlib
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,12 +19,18 @@ import numpy as np
 
 from envkit.trajectory.columns import Packed
 from envkit.trajectory.plain import to_plain
-from envkit.trajectory.segment import Segment
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 ALGORITHM: Final = "sha256-chain-1"
 _CHUNK: Final = 1 << 14
 """Values that one call converts, which holds the GIL for about a millisecond."""
+_INTEGER: Final = np.dtype("<i8")
+_FLOAT: Final = np.dtype("<f8")
+_IMPLIED: Final = (bytes(8), bytes((1, *bytes(7))))
+"""One value of a column that is stored as None: 0 (also the float), and 1 in a model's mask."""
+_ENCODER: Final = json.JSONEncoder(sort_keys=True)
+_LENGTH: Final = struct.Struct("<Q").pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,57 +107,59 @@ def _header(trajectory: Trajectory) -> bytes:
         trajectory.episode_id,
         trajectory.env_id,
         "" if trajectory.seed is None else str(trajectory.seed),
-        json.dumps(task, sort_keys=True),
+        _ENCODER.encode(task),
     )
 
 
-def _columns(segment: Segment) -> "tuple[str | bytes | _Numbers, ...]":
+def _columns(segment: Segment) -> tuple[str | bytes, ...]:
+    wire = _integers(segment.array("wire_ids"))
+    train, mask, logprobs = map(segment.stored, ("train_ids", "loss_mask", "logprobs"))
+    count = segment.token_count
     return (
         segment.kind.value,
         str(segment.turn),
-        _Numbers("<i8", segment.array("wire_ids")),
-        _Numbers("<i8", segment.array("train_ids")),
-        _Numbers("<i8", segment.array("loss_mask")),
-        _Numbers("<f8", segment.array("logprobs")),
-        ",".join(image.sha256 for image in segment.images),
+        wire,
+        wire if train is None else _integers(train),
+        _IMPLIED[segment.kind is SegmentKind.MODEL] * count if mask is None else _integers(mask),
+        _IMPLIED[False] * count if logprobs is None else _floats(logprobs),
+        ",".join([image.sha256 for image in segment.images]),
         _number(segment.reward),
         "none" if segment.weight_version is None else f"={segment.weight_version}",
         "none" if segment.finish_reason is None else f"={segment.finish_reason}",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """A column of numbers as bytes, eight per number, converted in chunks."""
+def _integers(column: Packed) -> bytes:
+    return _in_chunks(column, lambda part: part.astype(_INTEGER).tobytes())
 
-    dtype: str
-    values: Packed
 
-    def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self.values), _CHUNK):
-            array = self.values[start : start + _CHUNK].astype(self.dtype)
-            if self.dtype == "<f8":
-                array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
-            yield array.tobytes()
+def _floats(column: Packed) -> bytes:
+    def converted(part: Packed) -> bytes:
+        array = part.astype(_FLOAT)
+        array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
+        return array.tobytes()
+
+    return _in_chunks(column, converted)
+
+
+def _in_chunks(column: Packed, convert: Callable[[Packed], bytes]) -> bytes:
+    if len(column) <= _CHUNK:
+        return convert(column)
+    starts = range(0, len(column), _CHUNK)
+    return b"".join(convert(column[start : start + _CHUNK]) for start in starts)
 
 
 def _number(value: float | None) -> bytes:
-    return b"none" if value is None else b"".join(_Numbers("<f8", np.array([value])).chunks())
+    return b"none" if value is None else _floats(np.array([value]))
 
 
-def _hash(previous: bytes, *columns: str | bytes | _Numbers) -> bytes:
+def _hash(previous: bytes, *columns: str | bytes) -> bytes:
     """Hash columns with their lengths, so different lists of columns never give the same bytes."""
-    digest = hashlib.sha256(previous)
+    parts = [previous]
     for column in columns:
-        if isinstance(column, _Numbers):
-            digest.update(struct.pack("<Q", 8 * len(column.values)))
-            for chunk in column.chunks():
-                digest.update(chunk)
-            continue
         data = _utf8(column) if isinstance(column, str) else column
-        digest.update(struct.pack("<Q", len(data)))
-        digest.update(data)
-    return digest.digest()
+        parts += _LENGTH(len(data)), data
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def _utf8(text: str) -> bytes:

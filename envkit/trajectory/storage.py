@@ -27,6 +27,7 @@ from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.record import decode, decode_head, encode
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.typed_record import read_typed
 
 FILE_NAME: Final = "trajectories.jsonl"
 _DECODER: Final = json.JSONDecoder()
@@ -422,6 +423,9 @@ def parse_line(file: Path, number: int, line: bytes, images: ImageFolder) -> Sto
         line: Its bytes, with the newline if it has one.
         images: The images next to the file.
     """
+    found = read_typed(line, images.read)
+    if found is not None:
+        return StoredLine(line=number, trajectory=found[0], certificate=found[1])
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:
