@@ -10,9 +10,11 @@ can also rewrite the certificate.
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,6 +33,7 @@ _IMPLIED: Final = (bytes(8), bytes((1, *bytes(7))))
 """One value of a column that is stored as None: 0 (also the float), and 1 in a model's mask."""
 _ENCODER: Final = json.JSONEncoder(sort_keys=True)
 _LENGTH: Final = struct.Struct("<Q").pack
+_DOUBLE: Final = struct.Struct("<d").pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +82,10 @@ def certify(trajectory: Trajectory) -> Certificate:
         links.append(link)
     end = _hash(
         link,
-        str(len(trajectory.segments)),
-        trajectory.stop_reason.value,
+        _text(str(len(trajectory.segments))),
+        _text(trajectory.stop_reason.value),
         _number(trajectory.reward),
-        *_tree(trajectory),
+        *map(_text, _tree(trajectory)),
     )
     return Certificate(links=tuple(one.hex() for one in links), seal=end.hex())
 
@@ -104,42 +107,48 @@ def _header(trajectory: Trajectory) -> bytes:
     task = to_plain(trajectory.task, "task", lambda image: None)
     return _hash(
         ALGORITHM.encode(),
-        trajectory.episode_id,
-        trajectory.env_id,
-        "" if trajectory.seed is None else str(trajectory.seed),
-        _ENCODER.encode(task),
+        _text(trajectory.episode_id),
+        _text(trajectory.env_id),
+        _text("" if trajectory.seed is None else str(trajectory.seed)),
+        _text(_ENCODER.encode(task)),
     )
 
 
-def _columns(segment: Segment) -> tuple[str | bytes, ...]:
-    wire = _integers(segment.array("wire_ids"))
-    train, mask, logprobs = map(segment.stored, ("train_ids", "loss_mask", "logprobs"))
-    count = segment.token_count
+def _columns(segment: Segment) -> tuple[bytes, ...]:
+    ids, train, mask, logprobs = segment.packed()
+    count, version, finish = segment.token_count, segment.weight_version, segment.finish_reason
+    wire = _integers(ids)
+    usual = _IMPLIED[segment.kind is SegmentKind.MODEL]
     return (
-        segment.kind.value,
-        str(segment.turn),
+        _word(segment.kind.value),
+        _word(str(segment.turn)),
         wire,
         wire if train is None else _integers(train),
-        _IMPLIED[segment.kind is SegmentKind.MODEL] * count if mask is None else _integers(mask),
-        _IMPLIED[False] * count if logprobs is None else _floats(logprobs),
-        ",".join([image.sha256 for image in segment.images]),
+        _framed(usual * count) if mask is None else _integers(mask),
+        _framed(_IMPLIED[False] * count) if logprobs is None else _floats(logprobs),
+        _text(",".join([image.sha256 for image in segment.images]) if segment.images else ""),
         _number(segment.reward),
-        "none" if segment.weight_version is None else f"={segment.weight_version}",
-        "none" if segment.finish_reason is None else f"={segment.finish_reason}",
+        _word("none" if version is None else f"={version}"),
+        _word("none" if finish is None else f"={finish}"),
     )
 
 
 def _integers(column: Packed) -> bytes:
-    return _in_chunks(column, lambda part: part.astype(_INTEGER).tobytes())
+    return _framed(_in_chunks(column, _integers_of))
+
+
+def _integers_of(part: Packed) -> bytes:
+    return part.astype(_INTEGER).tobytes()
 
 
 def _floats(column: Packed) -> bytes:
-    def converted(part: Packed) -> bytes:
-        array = part.astype(_FLOAT)
-        array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
-        return array.tobytes()
+    return _framed(_in_chunks(column, _floats_of))
 
-    return _in_chunks(column, converted)
+
+def _floats_of(part: Packed) -> bytes:
+    array = part.astype(_FLOAT)
+    array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
+    return array.tobytes()
 
 
 def _in_chunks(column: Packed, convert: Callable[[Packed], bytes]) -> bytes:
@@ -150,16 +159,26 @@ def _in_chunks(column: Packed, convert: Callable[[Packed], bytes]) -> bytes:
 
 
 def _number(value: float | None) -> bytes:
-    return b"none" if value is None else _floats(np.array([value]))
+    if value is None:
+        return _framed(b"none")
+    number = float(value)
+    return _framed(_DOUBLE(math.nan if math.isnan(number) else number))
 
 
-def _hash(previous: bytes, *columns: str | bytes) -> bytes:
-    """Hash columns with their lengths, so different lists of columns never give the same bytes."""
-    parts = [previous]
-    for column in columns:
-        data = _utf8(column) if isinstance(column, str) else column
-        parts += _LENGTH(len(data)), data
-    return hashlib.sha256(b"".join(parts)).digest()
+def _hash(previous: bytes, *columns: bytes) -> bytes:
+    return hashlib.sha256(b"".join((previous, *columns))).digest()
+
+
+def _text(text: str) -> bytes:
+    return _framed(_utf8(text))
+
+
+_word: Final = lru_cache(maxsize=1024)(_text)
+
+
+def _framed(column: bytes) -> bytes:
+    """Put the length before a column, so different lists of columns never give the same bytes."""
+    return _LENGTH(len(column)) + column
 
 
 def _utf8(text: str) -> bytes:

@@ -67,6 +67,10 @@ class Problem:
         return f"{place}[{self.rule}] {self.message}"
 
 
+_Replies = Mapping[int, Sequence[Segment]]
+"""The model segments of each turn."""
+
+
 def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
     """Return every violation of a rule; empty if the trajectory is sound.
 
@@ -78,15 +82,16 @@ def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
         sequences, fault = (), error
     broken = [] if fault is None else [str(fault)]
     broken += _tree(trajectory, sequences)
+    replied = replies(trajectory)
     found = (
         [(Rule.TREE, broken)]
         if broken  # the other rules depend on the sequences
         else [
             (Rule.LEDGER, _ledger(trajectory)),
-            (Rule.PREFIX, _prefix(trajectory, sequences)),
+            (Rule.PREFIX, _prefix(trajectory, sequences, replied)),
             (Rule.LOGPROBS, _logprobs(trajectory)),
             (Rule.IMAGES, _images(trajectory, sequences)),
-            (Rule.REWARD, _reward(trajectory)),
+            (Rule.REWARD, _reward(trajectory, replied)),
             (Rule.FAULT, _fault(trajectory)),
             (Rule.STOP, _stop(trajectory)),
         ]
@@ -166,7 +171,9 @@ def _tree(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Iterato
             )
 
 
-def _prefix(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Iterator[str]:
+def _prefix(
+    trajectory: Trajectory, sequences: Sequence[TokenSequence], replied: _Replies
+) -> Iterator[str]:
     recorded = {turn.turn: turn for turn in trajectory.turns}
     seen = set[int]()
     for number, sequence in enumerate(sequences):
@@ -175,9 +182,9 @@ def _prefix(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Itera
             is_own = index >= sequence.at  # shared segments were checked in the parent
             follows_trunk = index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
-                yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
+                yield from _length(recorded, segment, length, seen, (index, number))
             length += segment.token_count
-    for number, parts in replies(trajectory).items():
+    for number, parts in replied.items():
         sampled = sum(part.token_count for part in parts)
         if number in recorded and recorded[number].response_tokens != sampled:
             yield (
@@ -187,9 +194,21 @@ def _prefix(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Itera
 
 
 def _length(
-    recorded: Mapping[int, TurnRecord], segment: Segment, length: int, seen: set[int], place: str
+    recorded: Mapping[int, TurnRecord],
+    segment: Segment,
+    length: int,
+    seen: set[int],
+    place: tuple[int, int],
 ) -> Iterator[str]:
-    """Compare token counts in the turn records with the ledger."""
+    """Compare token counts in the turn records with the ledger.
+
+    Args:
+        recorded: Turn records by number.
+        segment: A segment that its sequence owns.
+        length: Tokens of the sequence before it.
+        seen: Turns whose prompt was compared; this one is added.
+        place: Index of the segment in its sequence, and of the sequence.
+    """
     turn = recorded.get(segment.turn)
     if segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
         seen.add(segment.turn)
@@ -200,10 +219,11 @@ def _length(
             )
     elif segment.kind is SegmentKind.OBSERVATION:
         before = recorded.get(segment.turn - 1)
+        index, number = place
         if before is not None and before.observation_tokens != segment.token_count:
             yield (
-                f"segment {place} has {segment.token_count} tokens, but turn {before.turn} "
-                f"records {before.observation_tokens} for its observation"
+                f"segment {index} of sequence {number} has {segment.token_count} tokens, but turn "
+                f"{before.turn} records {before.observation_tokens} for its observation"
             )
 
 
@@ -236,7 +256,7 @@ def _images(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Itera
             yield f"the {len(sent)} images of the ledger are not the first images of the messages"
 
 
-def _reward(trajectory: Trajectory) -> Iterator[str]:
+def _reward(trajectory: Trajectory, replied: _Replies) -> Iterator[str]:
     unscored = trajectory.is_faulted or trajectory.stop_reason is StopReason.ABORTED
     rewards = [turn.reward for turn in trajectory.turns if turn.reward is not None]
     end = f"an episode that ended with {trajectory.stop_reason}"
@@ -250,7 +270,7 @@ def _reward(trajectory: Trajectory) -> Iterator[str]:
             f"got {trajectory.reward}"
         )
     by_turn = {turn.turn: turn.reward for turn in trajectory.turns}
-    for number, parts in replies(trajectory).items():
+    for number, parts in replied.items():
         expected = [None] * (len(parts) - 1) + [by_turn.get(number)]
         got = [part.reward for part in parts]
         if got != expected:

@@ -84,7 +84,7 @@ class Segment:
             LedgerFault: The lengths differ, the mask is not 0/1, a segment other than MODEL has a
                 mask or log-probability, or wire and train ids of a MODEL segment differ.
         """
-        train, mask, logprobs = map(self.stored, ("train_ids", "loss_mask", "logprobs"))
+        _, train, mask, logprobs = self.packed()
         if train is None and mask is None and logprobs is None:
             if self.images and self.kind is SegmentKind.MODEL:
                 raise self._foreign_ids()
@@ -127,8 +127,9 @@ class Segment:
     @property
     def token_count(self) -> int:
         """Number of train ids, T."""
-        train = self.stored("train_ids")
-        return len(self.array("wire_ids") if train is None else train)
+        held = self.__dict__  # asked so often that a call of `stored` counts
+        train = held["_train_ids"]
+        return len(held["_wire_ids"] if train is None else train)
 
     @property
     def trained_token_count(self) -> int:
@@ -151,7 +152,12 @@ class Segment:
 
     def stored(self, name: ColumnName) -> Packed | None:
         """Return a column as a read-only array; None if it follows from the rest."""
-        return getattr(self, _SLOTS[name])
+        return self.__dict__[_SLOTS[name]]
+
+    def packed(self) -> tuple[Packed, Packed | None, Packed | None, Packed | None]:
+        """Return wire ids, train ids, mask and log-probabilities as `stored` does."""
+        held = self.__dict__
+        return held["_wire_ids"], held["_train_ids"], held["_loss_mask"], held["_logprobs"]
 
     def with_reward(self, reward: float | None) -> "Segment":
         """Return the segment with the reward of its turn."""

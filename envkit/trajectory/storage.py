@@ -30,6 +30,8 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit.trajectory.typed_record import read_typed
 
 FILE_NAME: Final = "trajectories.jsonl"
+_BUFFER: Final = 1 << 18
+"""Bytes that one call reads; a line of text has several thousand."""
 _DECODER: Final = json.JSONDecoder()
 
 Mode = Literal["create", "append", "overwrite"]
@@ -351,7 +353,7 @@ def read_index(path: Source) -> Iterator[StoredEpisode]:
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-empty lines of a file with their numbers."""
-    with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
+    with storage_errors(f"cannot read {file}"), file.open("rb", buffering=_BUFFER) as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 yield number, line

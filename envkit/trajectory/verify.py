@@ -172,11 +172,13 @@ def _trained_tokens(trajectory: Trajectory) -> int:
     if trajectory.is_faulted:
         return 0
     try:
-        sequences = trajectory.sequences()
+        if trajectory.branches:
+            trajectory.sequences()
     except LedgerFault:  # an invalid tree, which `check_trajectory` reports
         return 0
-    # A row trains the tokens that its sequence owns, and each segment has one owner.
-    return sum(one.trained_token_count for sequence in sequences for one in sequence.own)
+    # A row trains what its sequence owns, and each segment has one owner: a sequence or the parent.
+    shared = 0 if trajectory.origin is None else max(0, trajectory.origin.segments)
+    return sum([segment.trained_token_count for segment in trajectory.segments[shared:]])
 
 
 def _check_file(image: Image) -> str | None:
