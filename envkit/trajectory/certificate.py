@@ -173,7 +173,7 @@ def _text(text: str) -> bytes:
     return _framed(_utf8(text))
 
 
-_word: Final = lru_cache(maxsize=1024)(_text)
+_word: Final = lru_cache(_text)
 
 
 def _framed(column: bytes) -> bytes:
