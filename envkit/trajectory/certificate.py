@@ -10,21 +10,30 @@ can also rewrite the certificate.
 
 import hashlib
 import json
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from envkit.trajectory.columns import Packed
 from envkit.trajectory.plain import to_plain
-from envkit.trajectory.segment import Segment
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 ALGORITHM: Final = "sha256-chain-1"
 _CHUNK: Final = 1 << 14
 """Values that one call converts, which holds the GIL for about a millisecond."""
+_INTEGER: Final = np.dtype("<i8")
+_FLOAT: Final = np.dtype("<f8")
+_IMPLIED: Final = (bytes(8), bytes((1, *bytes(7))))
+"""One value of a column that is stored as None: 0 (also the float), and 1 in a model's mask."""
+_ENCODER: Final = json.JSONEncoder(sort_keys=True)
+_LENGTH: Final = struct.Struct("<Q").pack
+_DOUBLE: Final = struct.Struct("<d").pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +82,10 @@ def certify(trajectory: Trajectory) -> Certificate:
         links.append(link)
     end = _hash(
         link,
-        str(len(trajectory.segments)),
-        trajectory.stop_reason.value,
+        _text(str(len(trajectory.segments))),
+        _text(trajectory.stop_reason.value),
         _number(trajectory.reward),
-        *_tree(trajectory),
+        *map(_text, _tree(trajectory)),
     )
     return Certificate(links=tuple(one.hex() for one in links), seal=end.hex())
 
@@ -98,60 +107,78 @@ def _header(trajectory: Trajectory) -> bytes:
     task = to_plain(trajectory.task, "task", lambda image: None)
     return _hash(
         ALGORITHM.encode(),
-        trajectory.episode_id,
-        trajectory.env_id,
-        "" if trajectory.seed is None else str(trajectory.seed),
-        json.dumps(task, sort_keys=True),
+        _text(trajectory.episode_id),
+        _text(trajectory.env_id),
+        _text("" if trajectory.seed is None else str(trajectory.seed)),
+        _text(_ENCODER.encode(task)),
     )
 
 
-def _columns(segment: Segment) -> "tuple[str | bytes | _Numbers, ...]":
+def _columns(segment: Segment) -> tuple[bytes, ...]:
+    ids, train, mask, logprobs = segment.packed()
+    count, version, finish = segment.token_count, segment.weight_version, segment.finish_reason
+    wire = _integers(ids)
+    usual = _IMPLIED[segment.kind is SegmentKind.MODEL]
     return (
-        segment.kind.value,
-        str(segment.turn),
-        _Numbers("<i8", segment.array("wire_ids")),
-        _Numbers("<i8", segment.array("train_ids")),
-        _Numbers("<i8", segment.array("loss_mask")),
-        _Numbers("<f8", segment.array("logprobs")),
-        ",".join(image.sha256 for image in segment.images),
+        _word(segment.kind.value),
+        _word(str(segment.turn)),
+        wire,
+        wire if train is None else _integers(train),
+        _framed(usual * count) if mask is None else _integers(mask),
+        _framed(_IMPLIED[False] * count) if logprobs is None else _floats(logprobs),
+        _text(",".join([image.sha256 for image in segment.images]) if segment.images else ""),
         _number(segment.reward),
-        "none" if segment.weight_version is None else f"={segment.weight_version}",
-        "none" if segment.finish_reason is None else f"={segment.finish_reason}",
+        _word("none" if version is None else f"={version}"),
+        _word("none" if finish is None else f"={finish}"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """A column of numbers as bytes, eight per number, converted in chunks."""
+def _integers(column: Packed) -> bytes:
+    return _framed(_in_chunks(column, _integers_of))
 
-    dtype: str
-    values: Packed
 
-    def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self.values), _CHUNK):
-            array = self.values[start : start + _CHUNK].astype(self.dtype)
-            if self.dtype == "<f8":
-                array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
-            yield array.tobytes()
+def _integers_of(part: Packed) -> bytes:
+    return part.astype(_INTEGER).tobytes()
+
+
+def _floats(column: Packed) -> bytes:
+    return _framed(_in_chunks(column, _floats_of))
+
+
+def _floats_of(part: Packed) -> bytes:
+    array = part.astype(_FLOAT)
+    array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
+    return array.tobytes()
+
+
+def _in_chunks(column: Packed, convert: Callable[[Packed], bytes]) -> bytes:
+    if len(column) <= _CHUNK:
+        return convert(column)
+    starts = range(0, len(column), _CHUNK)
+    return b"".join(convert(column[start : start + _CHUNK]) for start in starts)
 
 
 def _number(value: float | None) -> bytes:
-    return b"none" if value is None else b"".join(_Numbers("<f8", np.array([value])).chunks())
+    if value is None:
+        return _framed(b"none")
+    number = float(value)
+    return _framed(_DOUBLE(math.nan if math.isnan(number) else number))
 
 
-def _hash(previous: bytes, *columns: str | bytes | _Numbers) -> bytes:
-    """Hash columns with their lengths, so different lists of columns never give the same bytes."""
-    digest = hashlib.sha256(previous)
-    for column in columns:
-        if isinstance(column, _Numbers):
-            digest.update(struct.pack("<Q", 8 * len(column.values)))
-            for chunk in column.chunks():
-                digest.update(chunk)
-            continue
-        data = _utf8(column) if isinstance(column, str) else column
-        digest.update(struct.pack("<Q", len(data)))
-        digest.update(data)
-    return digest.digest()
+def _hash(previous: bytes, *columns: bytes) -> bytes:
+    return hashlib.sha256(b"".join((previous, *columns))).digest()
+
+
+def _text(text: str) -> bytes:
+    return _framed(_utf8(text))
+
+
+_word: Final = lru_cache(_text)
+
+
+def _framed(column: bytes) -> bytes:
+    """Put the length before a column, so different lists of columns never give the same bytes."""
+    return _LENGTH(len(column)) + column
 
 
 def _utf8(text: str) -> bytes:

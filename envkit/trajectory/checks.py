@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
 
-import numpy as np
-
 from envkit.errors import LedgerFault
 from envkit.messages import images_of
 from envkit.trajectory.ledger import unsound_logprob
 from envkit.trajectory.projection import shared_prefix
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.sequence import branch_history
+from envkit.trajectory.sequence import TokenSequence, branch_history
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
@@ -69,30 +67,39 @@ class Problem:
         return f"{place}[{self.rule}] {self.message}"
 
 
+_Replies = Mapping[int, Sequence[Segment]]
+"""The model segments of each turn."""
+
+
 def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
     """Return every violation of a rule; empty if the trajectory is sound.
 
     `verify_file` also checks files, certificates and groups.
     """
-    broken = tuple(_tree(trajectory))
-    if broken:  # the other rules depend on the sequences
-        return tuple(
-            Problem(rule=Rule.TREE, message=text, episode_id=trajectory.episode_id)
-            for text in broken
-        )
-    rules = (
-        (Rule.LEDGER, _ledger),
-        (Rule.PREFIX, _prefix),
-        (Rule.LOGPROBS, _logprobs),
-        (Rule.IMAGES, _images),
-        (Rule.REWARD, _reward),
-        (Rule.FAULT, _fault),
-        (Rule.STOP, _stop),
+    try:
+        sequences, fault = trajectory.sequences(), None
+    except LedgerFault as error:
+        sequences, fault = (), error
+    broken = [] if fault is None else [str(fault)]
+    broken += _tree(trajectory, sequences)
+    replied = replies(trajectory)
+    found = (
+        [(Rule.TREE, broken)]
+        if broken  # the other rules depend on the sequences
+        else [
+            (Rule.LEDGER, _ledger(trajectory)),
+            (Rule.PREFIX, _prefix(trajectory, sequences, replied)),
+            (Rule.LOGPROBS, _logprobs(trajectory)),
+            (Rule.IMAGES, _images(trajectory, sequences)),
+            (Rule.REWARD, _reward(trajectory, replied)),
+            (Rule.FAULT, _fault(trajectory)),
+            (Rule.STOP, _stop(trajectory)),
+        ]
     )
     return tuple(
         Problem(rule=rule, message=message, episode_id=trajectory.episode_id)
-        for rule, check in rules
-        for message in check(trajectory)
+        for rule, messages in found
+        for message in messages
     )
 
 
@@ -137,9 +144,9 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
         yield f"the ledger has {upcoming} replies, but {len(numbers)} turns are recorded"
 
 
-def _tree(trajectory: Trajectory) -> Iterator[str]:
+def _tree(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Iterator[str]:
     try:
-        for sequence in trajectory.sequences():
+        for sequence in sequences:
             if sequence.branch is not None:
                 branch_history(sequence.branch, trajectory.messages)
     except LedgerFault as fault:
@@ -164,18 +171,20 @@ def _tree(trajectory: Trajectory) -> Iterator[str]:
             )
 
 
-def _prefix(trajectory: Trajectory) -> Iterator[str]:
+def _prefix(
+    trajectory: Trajectory, sequences: Sequence[TokenSequence], replied: _Replies
+) -> Iterator[str]:
     recorded = {turn.turn: turn for turn in trajectory.turns}
     seen = set[int]()
-    for number, sequence in enumerate(trajectory.sequences()):
+    for number, sequence in enumerate(sequences):
         length = 0
         for index, segment in enumerate(sequence.segments):
             is_own = index >= sequence.at  # shared segments were checked in the parent
             follows_trunk = index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
-                yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
+                yield from _length(recorded, segment, length, seen, (index, number))
             length += segment.token_count
-    for number, parts in replies(trajectory).items():
+    for number, parts in replied.items():
         sampled = sum(part.token_count for part in parts)
         if number in recorded and recorded[number].response_tokens != sampled:
             yield (
@@ -185,9 +194,21 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _length(
-    recorded: Mapping[int, TurnRecord], segment: Segment, length: int, seen: set[int], place: str
+    recorded: Mapping[int, TurnRecord],
+    segment: Segment,
+    length: int,
+    seen: set[int],
+    place: tuple[int, int],
 ) -> Iterator[str]:
-    """Compare token counts in the turn records with the ledger."""
+    """Compare token counts in the turn records with the ledger.
+
+    Args:
+        recorded: Turn records by number.
+        segment: A segment that its sequence owns.
+        length: Tokens of the sequence before it.
+        seen: Turns whose prompt was compared; this one is added.
+        place: Index of the segment in its sequence, and of the sequence.
+    """
     turn = recorded.get(segment.turn)
     if segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
         seen.add(segment.turn)
@@ -198,10 +219,11 @@ def _length(
             )
     elif segment.kind is SegmentKind.OBSERVATION:
         before = recorded.get(segment.turn - 1)
+        index, number = place
         if before is not None and before.observation_tokens != segment.token_count:
             yield (
-                f"segment {place} has {segment.token_count} tokens, but turn {before.turn} "
-                f"records {before.observation_tokens} for its observation"
+                f"segment {index} of sequence {number} has {segment.token_count} tokens, but turn "
+                f"{before.turn} records {before.observation_tokens} for its observation"
             )
 
 
@@ -212,28 +234,29 @@ def _logprobs(trajectory: Trajectory) -> Iterator[str]:
             yield f"segment {index} has a log-probability of {bad!r}"
 
 
-def _images(trajectory: Trajectory) -> Iterator[str]:
+def _images(trajectory: Trajectory, sequences: Sequence[TokenSequence]) -> Iterator[str]:
     problem = _placeholders(trajectory.segments)
     if problem is not None:
         yield problem
     starts = {branch.segment for branch in trajectory.branches}
+    recorded = {turn.turn: turn for turn in reversed(trajectory.turns)}
     for index, (before, after) in enumerate(pairwise(trajectory.segments), 1):
-        turn = next((t for t in trajectory.turns if t.turn == before.turn), None)
-        follows = before.kind is SegmentKind.MODEL and after.kind is SegmentKind.OBSERVATION
-        follows = follows and index not in starts
-        if follows and turn is not None and turn.image_count != len(after.images):
+        if before.kind is not SegmentKind.MODEL or after.kind is not SegmentKind.OBSERVATION:
+            continue
+        turn = None if index in starts else recorded.get(before.turn)
+        if turn is not None and turn.image_count != len(after.images):
             yield (
                 f"turn {turn.turn} records {turn.image_count} new images, "
                 f"got {len(after.images)} in the ledger"
             )
     shown = [image.sha256 for image in images_of(trajectory.messages)]
-    for sequence in trajectory.sequences()[:1]:
+    for sequence in sequences[:1]:
         sent = [image.sha256 for segment in sequence.segments for image in segment.images]
         if sent != shown[: len(sent)]:
             yield f"the {len(sent)} images of the ledger are not the first images of the messages"
 
 
-def _reward(trajectory: Trajectory) -> Iterator[str]:
+def _reward(trajectory: Trajectory, replied: _Replies) -> Iterator[str]:
     unscored = trajectory.is_faulted or trajectory.stop_reason is StopReason.ABORTED
     rewards = [turn.reward for turn in trajectory.turns if turn.reward is not None]
     end = f"an episode that ended with {trajectory.stop_reason}"
@@ -247,7 +270,7 @@ def _reward(trajectory: Trajectory) -> Iterator[str]:
             f"got {trajectory.reward}"
         )
     by_turn = {turn.turn: turn.reward for turn in trajectory.turns}
-    for number, parts in replies(trajectory).items():
+    for number, parts in replied.items():
         expected = [None] * (len(parts) - 1) + [by_turn.get(number)]
         got = [part.reward for part in parts]
         if got != expected:
@@ -289,12 +312,10 @@ def _placeholders(segments: Sequence[Segment]) -> str | None:
         segments: Segments of one trajectory, in order.
     """
     candidates: set[int] | None = None
-    elsewhere: set[int] = set()
     for index, segment in enumerate(segments):
         if not segment.images:
-            if not np.array_equal(segment.array("wire_ids"), segment.array("train_ids")):
+            if segment.stored("train_ids") is not None:
                 return f"segment {index} has no images, but its wire ids and train ids differ"
-            elsewhere.update(segment.wire_ids)
             continue
         fitting = _fitting(segment)
         candidates = fitting if candidates is None else candidates & fitting
@@ -303,9 +324,12 @@ def _placeholders(segments: Sequence[Segment]) -> str | None:
                 f"segment {index} has {len(segment.images)} images, but no token occurs once per "
                 "image in its wire ids and expands them to its train ids"
             )
-    if candidates is not None and not candidates - elsewhere:
-        return "the placeholder token occurs in a segment without images"
-    return None
+    if candidates is None:
+        return None
+    for segment in segments:
+        if not segment.images:
+            candidates -= set(segment.array("wire_ids").tolist())
+    return None if candidates else "the placeholder token occurs in a segment without images"
 
 
 def _fitting(segment: Segment) -> set[int]:

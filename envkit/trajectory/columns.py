@@ -7,7 +7,7 @@ as exactly the recorded numbers. A column that follows from the segment's kind t
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +60,11 @@ class Column(Generic[T]):
         return tuple(packed.tolist()) if packed is not None else ()
 
     def __set__(self, instance: object, value: Sequence[T] | None) -> None:
-        is_implied = value is None and self._implied is not None
-        packed = None if is_implied else self._pack(() if value is None else value)
-        object.__setattr__(instance, self.slot, packed)
+        if value is None and self._implied is not None:
+            packed = None
+        else:
+            packed = self._pack(() if value is None else value)
+        instance.__dict__[self.slot] = packed
 
 
 def packed_ids(ids: Sequence[int]) -> Packed:
@@ -71,12 +73,13 @@ def packed_ids(ids: Sequence[int]) -> Packed:
     Raises:
         LedgerFault: A value is not an integer of at most 64 bits.
     """
-    numbers = [*ids]  # else bytes would be read as memory
+    # A copy, because bytes would be read as memory.
+    numbers = cast("list[int]", ids) if type(ids) is list else [*ids]
     try:
-        try:
-            return _frozen(np.frombuffer(array("i", numbers), np.intc))
+        try:  # an array over bytes is read-only
+            return np.frombuffer(array("i", numbers).tobytes(), np.intc)
         except OverflowError:
-            return _frozen(np.frombuffer(array("q", numbers), np.int64))
+            return np.frombuffer(array("q", numbers).tobytes(), np.int64)
     except (TypeError, OverflowError) as error:
         raise LedgerFault(f"token ids must be integers of at most 64 bits: {error}") from error
 

@@ -238,7 +238,9 @@ class Ledger:
 
 def unsound_logprob(segment: Segment) -> float | None:
     """Return the first log-probability that is not finite or above 0; None if there is none."""
-    values = segment.array("logprobs")
+    values = segment.stored("logprobs")
+    if values is None:  # zeros
+        return None
     unsound = values[~np.isfinite(values) | (values > LOGPROB_SLACK)]
     return next(iter(unsound.tolist()), None)
 

@@ -122,6 +122,29 @@ def from_plain(value: Any, where: str, image: Find, depth: int = 0) -> Any:  # n
     }
 
 
+def is_untagged(value: Any, depth: int) -> bool:  # noqa: ANN401
+    """Whether `from_plain` returns the value as it is: nothing is tagged or nested too deeply.
+
+    Args:
+        value: JSON data.
+        depth: As for `from_plain`.
+    """
+    if type(value) not in _CONTAINERS:
+        return True
+    if depth >= MAX_DEPTH:
+        return False
+    items: Any = value
+    if type(value) is dict:
+        if len(items) == 1 and next(iter(items)).startswith(TAG):
+            return False
+        items = items.values()
+    if not _CONTAINERS.isdisjoint(map(type, items)):
+        for item in items:  # a loop, since most have a few items
+            if type(item) in _CONTAINERS and not is_untagged(item, depth + 1):
+                return False
+    return True
+
+
 def _too_deep(where: str) -> StorageError:
     return StorageError(f"{where[:80]}... can be nested at most {MAX_DEPTH} levels deep, got more")
 

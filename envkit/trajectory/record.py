@@ -34,12 +34,11 @@ T = TypeVar("T")
 SCHEMA: Final = 1
 """Schema version; incremented when older readers would misread new records."""
 
-_CHUNK: Final = 1 << 14
-"""Values checked per call, which holds the GIL for about a millisecond."""
-_MAX_INTEGER: Final = 2**63
-_DERIVED: Final = frozenset({"features"})
+MAX_INTEGER: Final = 2**63
+"""Integers of a record are smaller than this, and their negatives too."""
+DERIVED: Final = frozenset({"features"})
 """Fields that are not stored."""
-_ADDED_LATER: Final = frozenset(
+ADDED_LATER: Final = frozenset(
     {
         "traceback",
         "clamped_logprobs",
@@ -53,6 +52,9 @@ _ADDED_LATER: Final = frozenset(
     }
 )
 """Fields that older files lack. They are omitted if None or empty."""
+
+_CHUNK: Final = 1 << 14
+"""Values checked per call, which holds the GIL for about a millisecond."""
 _HEAD: Final = (
     "episode_id",
     "env_id",
@@ -104,11 +106,20 @@ def decode(row: object, image: Find) -> tuple[Trajectory, Certificate]:
         raise StorageError(f"schema must be at least 1, got {schema}")
     certificate = _get(record, "certificate", "")
     trajectory = _read_fields(Trajectory, record, "", image)
+    check_branches(trajectory)
+    return trajectory, _read_fields(Certificate, certificate, "certificate", image)
+
+
+def check_branches(trajectory: Trajectory) -> None:
+    """Check that every branch starts at a segment, which all later code relies on.
+
+    Raises:
+        StorageError: One does not.
+    """
     for index, branch in enumerate(trajectory.branches):
         if not 0 < branch.segment < len(trajectory.segments):
             rule = f"a segment from 1 to {len(trajectory.segments) - 1}"
             raise _wrong(f"branches[{index}].segment", rule, branch.segment)
-    return trajectory, _read_fields(Certificate, certificate, "certificate", image)
 
 
 def decode_head(row: object, image: Find) -> dict[str, Any]:
@@ -140,7 +151,7 @@ def write_fields(value: object, where: str, keep: Keep) -> dict[str, Any]:
     return {
         name: kind.write(getattr(value, name), f"{where}.{name}" if where else name, keep)
         for name, kind in _kinds_of(type(value)).items()
-        if name not in _ADDED_LATER or getattr(value, name) not in (None, ())
+        if name not in ADDED_LATER or getattr(value, name) not in (None, ())
     }
 
 
@@ -150,7 +161,7 @@ def _read_fields(cls: type[T], row: object, where: str, image: Find) -> T:
         **{
             name: kind.read(_get(record, name, where), f"{where}.{name}" if where else name, image)
             for name, kind in _kinds_of(cls).items()
-            if name in record or name not in _ADDED_LATER
+            if name in record or name not in ADDED_LATER
         }
     )
 
@@ -191,7 +202,7 @@ class _Kind:
 @cache
 def _kinds_of(cls: type) -> dict[str, _Kind]:
     hints = get_type_hints(cls)
-    names = [one.name for one in fields(cls) if one.name not in _DERIVED]
+    names = [one.name for one in fields(cls) if one.name not in DERIVED]
     return {name: _BY_NAME.get(name) or _BY_TYPE[hints[name]] for name in names}
 
 
@@ -276,7 +287,7 @@ def _read_number(value: Any, where: str, find: Find) -> float:  # noqa: ANN401
 def _sized(number: Any, where: str) -> Any:  # noqa: ANN401
     """Return a number unless it is an integer that no float may be able to hold."""
     # Such a number, like a reward of 10**400, raises OverflowError wherever it is used later.
-    if type(number) is int and abs(number) >= _MAX_INTEGER:
+    if type(number) is int and abs(number) >= MAX_INTEGER:
         raise _wrong(where, "a number of at most 63 bits", f"one of {number.bit_length()} bits")
     return number
 
@@ -299,7 +310,7 @@ def _ids(values: Sequence[Any], where: str) -> Sequence[int]:
     if set(map(type, values)) - {int}:  # faster than checking one by one
         values = [plain_number(value) for value in values]
     whole = all(type(value) is int for value in values)
-    if values and not (whole and 0 <= min(values) <= max(values) < _MAX_INTEGER):
+    if values and not (whole and 0 <= min(values) <= max(values) < MAX_INTEGER):
         raise _wrong(where, "a list of integers of at least 0", list(values[:20]))
     return values
 
@@ -307,7 +318,7 @@ def _ids(values: Sequence[Any], where: str) -> Sequence[int]:
 def _read_ids(value: Any, where: str, _: object) -> tuple[int, ...]:  # noqa: ANN401
     values = _list(value, where)
     is_whole = not values or set(map(type, values)) == {int}
-    if not is_whole or (values and not 0 <= min(values) <= max(values) < _MAX_INTEGER):
+    if not is_whole or (values and not 0 <= min(values) <= max(values) < MAX_INTEGER):
         raise _wrong(where, "a list of integers of at least 0", values)
     return tuple(values)
 
@@ -391,7 +402,7 @@ def _read_history(value: Any, where: str, find: Find) -> tuple[int | Message, ..
 
 
 _INTEGER: Final = _checked(
-    "an integer", lambda value: type(value) is int and abs(value) < _MAX_INTEGER, same=False
+    "an integer", lambda value: type(value) is int and abs(value) < MAX_INTEGER, same=False
 )
 _TEXT: Final = _checked("a string", lambda value: isinstance(value, str))
 _NUMBER: Final = _Kind(_write_number, _read_number)

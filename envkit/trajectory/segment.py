@@ -84,8 +84,16 @@ class Segment:
             LedgerFault: The lengths differ, the mask is not 0/1, a segment other than MODEL has a
                 mask or log-probability, or wire and train ids of a MODEL segment differ.
         """
+        _, train, mask, logprobs = self.packed()
+        if train is None and mask is None and logprobs is None:
+            if self.images and self.kind is SegmentKind.MODEL:
+                raise self._foreign_ids()
+            return
+        self._check_columns(mask, logprobs)
+
+    def _check_columns(self, mask: Packed | None, logprobs: Packed | None) -> None:
+        """Check columns that are given in full, and drop those that are implied."""
         wire, train = self.array("wire_ids"), self.array("train_ids")
-        mask, logprobs = self._stored("loss_mask"), self._stored("logprobs")
         count = len(train)
         lengths = (count, *(count if one is None else len(one) for one in (mask, logprobs)))
         if len(set(lengths)) != 1:
@@ -96,11 +104,7 @@ class Segment:
         is_model = self.kind is SegmentKind.MODEL
         is_same = wire is train or np.array_equal(wire, train)
         if is_model and (not is_same or self.images):
-            raise LedgerFault(
-                "a model segment has exactly the sampled ids and no images, got "
-                f"{len(wire)} wire ids, {count} train ids and "
-                f"{len(self.images)} images in turn {self.turn}"
-            )
+            raise self._foreign_ids()
         if not is_model and any(one is not None and one.any() for one in (mask, logprobs)):
             raise LedgerFault(
                 f"only model segments can have mask 1 or log-probabilities, got some in the "
@@ -113,14 +117,31 @@ class Segment:
         if logprobs is not None and not any(logprobs.tobytes()):  # -0.0 is kept
             object.__setattr__(self, "_logprobs", None)
 
+    def _foreign_ids(self) -> LedgerFault:
+        return LedgerFault(
+            "a model segment has exactly the sampled ids and no images, got "
+            f"{len(self.array('wire_ids'))} wire ids, {self.token_count} train ids and "
+            f"{len(self.images)} images in turn {self.turn}"
+        )
+
     @property
     def token_count(self) -> int:
         """Number of train ids, T."""
-        return len(self.array("train_ids"))
+        held = self.__dict__  # asked so often that a call of `stored` counts
+        train = held["_train_ids"]
+        return len(held["_wire_ids"] if train is None else train)
+
+    @property
+    def trained_token_count(self) -> int:
+        """Number of tokens with mask 1."""
+        mask = self.stored("loss_mask")
+        if mask is not None:
+            return int(mask.sum())
+        return self.token_count if self.kind is SegmentKind.MODEL else 0
 
     def array(self, name: ColumnName) -> Packed:
         """Return a column as a read-only array, without a copy if it is stored."""
-        stored = self._stored(name)
+        stored = self.stored(name)
         if stored is not None:
             return stored
         if name == "train_ids":
@@ -128,6 +149,15 @@ class Segment:
         if name == "logprobs":
             return np.zeros(self.token_count, np.float32)
         return np.full(self.token_count, self.kind is SegmentKind.MODEL, np.int8)
+
+    def stored(self, name: ColumnName) -> Packed | None:
+        """Return a column as a read-only array; None if it follows from the rest."""
+        return self.__dict__[_SLOTS[name]]
+
+    def packed(self) -> tuple[Packed, Packed | None, Packed | None, Packed | None]:
+        """Return wire ids, train ids, mask and log-probabilities as `stored` does."""
+        held = self.__dict__
+        return held["_wire_ids"], held["_train_ids"], held["_loss_mask"], held["_logprobs"]
 
     def with_reward(self, reward: float | None) -> "Segment":
         """Return the segment with the reward of its turn."""
@@ -157,9 +187,6 @@ class Segment:
             object.__setattr__(copy, name, value if name == changed else getattr(self, name))
         return copy
 
-    def _stored(self, name: ColumnName) -> Packed | None:
-        return getattr(self, f"_{name}")
-
 
 @lru_cache(maxsize=4096)
 def _no_loss(count: int) -> Packed:
@@ -167,9 +194,8 @@ def _no_loss(count: int) -> Packed:
     return np.broadcast_to(np.int8(0), count)
 
 
-_STORED: Final = tuple(
-    f"_{one.name}" if one.name in get_args(ColumnName) else one.name for one in fields(Segment)
-)
+_SLOTS: Final[Mapping[str, str]] = {name: f"_{name}" for name in get_args(ColumnName)}
+_STORED: Final = tuple(_SLOTS.get(one.name, one.name) for one in fields(Segment))
 """The attributes of a segment."""
 
 

@@ -49,7 +49,7 @@ class StopReason(StrEnum):
     @property
     def is_fault(self) -> bool:
         """Whether infrastructure, not the policy, ended the episode."""
-        return self in (StopReason.ENV_FAULT, StopReason.ENGINE_FAULT, StopReason.LEDGER_FAULT)
+        return self in _FAULTS
 
     @property
     def is_truncation(self) -> bool:
@@ -66,6 +66,9 @@ class StopReason(StrEnum):
             StopReason.EPISODE_TIMEOUT,
             StopReason.STEP_TIMEOUT,
         )
+
+
+_FAULTS: Final = (StopReason.ENV_FAULT, StopReason.ENGINE_FAULT, StopReason.LEDGER_FAULT)
 
 
 class FaultPlace(StrEnum):

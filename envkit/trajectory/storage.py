@@ -27,8 +27,11 @@ from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.record import decode, decode_head, encode
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.typed_record import read_typed
 
 FILE_NAME: Final = "trajectories.jsonl"
+_BUFFER: Final = 1 << 18
+"""Bytes that one call reads; a line of text has several thousand."""
 _DECODER: Final = json.JSONDecoder()
 
 Mode = Literal["create", "append", "overwrite"]
@@ -350,7 +353,7 @@ def read_index(path: Source) -> Iterator[StoredEpisode]:
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-empty lines of a file with their numbers."""
-    with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
+    with storage_errors(f"cannot read {file}"), file.open("rb", buffering=_BUFFER) as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 yield number, line
@@ -422,6 +425,9 @@ def parse_line(file: Path, number: int, line: bytes, images: ImageFolder) -> Sto
         line: Its bytes, with the newline if it has one.
         images: The images next to the file.
     """
+    found = read_typed(line, images.read)
+    if found is not None:
+        return StoredLine(line=number, trajectory=found[0], certificate=found[1])
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:

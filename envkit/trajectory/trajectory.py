@@ -202,7 +202,7 @@ class Trajectory:
         """Tokens with mask 1; 0 for a faulted episode."""
         if self.is_faulted:
             return 0
-        return int(sum(segment.array("loss_mask").sum() for segment in self.segments))
+        return sum(segment.trained_token_count for segment in self.segments)
 
     @property
     def own_segments(self) -> tuple[Segment, ...]:

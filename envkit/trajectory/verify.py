@@ -1,9 +1,8 @@
 """Check a stored run without a model, as `envkit verify FILE` does."""
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,8 @@ from envkit.trajectory.storage import StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
 
 _COLUMNS: Final = ("wire_ids", "train_ids", "logprobs")
+_ReadLines = Callable[[Collection[int]], Iterable[StoredLine]]
+"""Reads lines of the file again, by number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
         StorageError: The file itself cannot be read. A line that cannot be read is a problem in the
             report.
     """
-    checker = _Checker()
+    checker = _Checker(lambda numbers: read_lines(path, numbers))
     for stored in read_lines(path):
         checker.add(stored)
     checker.finish()
@@ -97,7 +98,7 @@ def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | No
 
 
 class _Checker:
-    def __init__(self) -> None:
+    def __init__(self, read: "_ReadLines") -> None:
         self.trajectories = 0
         self.tokens = 0
         self.trained_tokens = 0
@@ -106,7 +107,7 @@ class _Checker:
         self.unchecked = 0
         self.problems: list[Problem] = []
         self._group_starts: dict[str, str | None] = {}
-        self._lineage = Lineage()
+        self._lineage = Lineage(read)
 
     def add(self, stored: StoredLine) -> None:
         if stored.trajectory is None or stored.certificate is None:
@@ -120,9 +121,7 @@ class _Checker:
         drawn = [turn.sanity for turn in trajectory.own_turns if turn.sanity is not None]
         self.unchecked += drawn.count(SanityStatus.UNCHECKED)
         self.compared += len(drawn) - drawn.count(SanityStatus.UNCHECKED)
-        with contextlib.suppress(LedgerFault):  # an invalid tree, which is reported below
-            rows = trajectory.steps(merge=True) if trajectory.has_ledger else ()
-            self.trained_tokens += sum(sum(row.loss_mask) for row in rows)
+        self.trained_tokens += _trained_tokens(trajectory)
         self.problems += [
             replace(problem, line=stored.line, episode_id=trajectory.episode_id)
             for problem in (
@@ -168,6 +167,20 @@ class _Checker:
             )
 
 
+def _trained_tokens(trajectory: Trajectory) -> int:
+    """Return the number of tokens with mask 1 in the training rows, without building the rows."""
+    if trajectory.is_faulted:
+        return 0
+    try:
+        if trajectory.branches:
+            trajectory.sequences()
+    except LedgerFault:  # an invalid tree, which `check_trajectory` reports
+        return 0
+    # A row trains what its sequence owns, and each segment has one owner: a sequence or the parent.
+    shared = 0 if trajectory.origin is None else max(0, trajectory.origin.segments)
+    return sum([segment.trained_token_count for segment in trajectory.segments[shared:]])
+
+
 def _check_file(image: Image) -> str | None:
     try:
         image.check()
@@ -177,9 +190,16 @@ def _check_file(image: Image) -> str | None:
 
 
 class Lineage:
-    """Collects the episodes and forks of a file, in any order."""
+    """Collects the episodes and forks of a file, in any order.
 
-    def __init__(self) -> None:
+    Most files have no forks, so digests start with the first one. The parents before it are read
+    again.
+    """
+
+    def __init__(self, read: _ReadLines) -> None:
+        """Set what reads lines again."""
+        self._read = read
+        self._has_forks = False
         self._prefixes: dict[str, list[bytes]] = {}  # by episode id: a digest after each segment
         self._origins: dict[str, Origin] = {}
         self._lines: dict[str, int] = {}
@@ -198,7 +218,9 @@ class Lineage:
                 return
             self._ended.add(name)
         self._lines[name] = line
-        self._prefixes[name] = list(_digests(trajectory.segments))
+        self._has_forks = self._has_forks or trajectory.origin is not None
+        if self._has_forks:
+            self._prefixes[name] = list(_digests(trajectory.segments))
         # A resumed episode has two lines, and the later one counts.
         self._origins.pop(name, None)
         if trajectory.origin is not None:
@@ -206,6 +228,7 @@ class Lineage:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems of forks, then the duplicate episodes."""
+        self._read_parents()
         for name, origin in self._origins.items():
             message = self._problem(name, origin)
             if message is not None:
@@ -213,6 +236,16 @@ class Lineage:
                     rule=Rule.TREE, message=message, line=self._lines[name], episode_id=name
                 )
         yield from self._doubled
+
+    def _read_parents(self) -> None:
+        parents = {origin.episode_id for origin in self._origins.values()}
+        missing = (parents & self._lines.keys()) - self._prefixes.keys()
+        numbers = {self._lines[name] for name in missing}
+        for stored in self._read(numbers) if numbers else ():
+            found = stored.trajectory
+            # Of a file that was replaced meanwhile, only the same episode counts.
+            if found is not None and self._lines.get(found.episode_id) == stored.line:
+                self._prefixes[found.episode_id] = list(_digests(found.segments))
 
     def _problem(self, name: str, origin: Origin) -> str | None:
         if self._is_cycle(name):

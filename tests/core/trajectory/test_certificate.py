@@ -17,10 +17,12 @@ from envkit.trajectory import (
     Segment,
     StopReason,
     Trajectory,
+    certificate,
     certify,
     load,
     save,
 )
+from envkit.trajectory.columns import Packed
 from envkit.trajectory.sequence import Origin
 
 
@@ -219,3 +221,16 @@ def test_certificate_covers_the_origin_of_a_fork(change: dict[str, Any]) -> None
     assert tree.origin is not None
     assert certify(tree) != certify(replace(tree, origin=replace(tree.origin, **change)))
     assert certify(tree) != certify(replace(tree, origin=None))
+
+
+def test_certificate_converts_a_long_column_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, sizes, convert = certify(example()), list[int](), certificate._integers_of
+
+    def counted(part: Packed) -> bytes:
+        sizes.append(len(part))
+        return convert(part)
+
+    monkeypatch.setattr(certificate, "_CHUNK", 3)
+    monkeypatch.setattr(certificate, "_integers_of", counted)
+    assert certify(example()) == before
+    assert set(sizes) == {1, 2, 3}

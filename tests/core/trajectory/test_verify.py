@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,11 @@ from envkit.trajectory import (
     certify,
     read_trajectories,
     save,
+    storage,
+    verify,
     verify_file,
 )
+from envkit.trajectory.storage import StoredLine
 
 Tamper = Callable[[dict[str, Any]], None]
 
@@ -431,6 +434,79 @@ async def test_verify_names_what_is_wrong_with_a_stored_tree(
     found = [problem for problem in report.problems if problem.rule is Rule.TREE]
     assert found, str(report)
     assert place in found[0].message
+
+
+def lines_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of every line that is parsed from now on."""
+    numbers, parse = list[int](), storage.parse_line
+
+    def counted(*args: Any) -> StoredLine:
+        numbers.append(args[1])
+        return parse(*args)
+
+    monkeypatch.setattr(storage, "parse_line", counted)
+    return numbers
+
+
+def test_verify_reads_each_line_once_and_hashes_no_lineage_without_forks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save([example(0), example(1)], tmp_path / "run.jsonl")
+    numbers = lines_read(monkeypatch)
+    monkeypatch.setattr(verify, "_digests", None)
+    assert verify_file(tmp_path / "run.jsonl").is_sound
+    assert numbers == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("order", "again"), [((0, 1, 2), [3]), ((1, 2, 0), []), ((2, 0, 1), [])], ids=str
+)
+async def test_verify_reads_only_parents_before_the_first_fork_again(
+    order: tuple[int, ...], again: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves = await grow(Sums)
+    linear = [example(0), replace(leaves[0], stop_reason=StopReason.ABORTED, reward=None)]
+    path = tmp_path / "trajectories.jsonl"
+    save([*linear, *(leaves[n] for n in order)], path)
+    numbers = lines_read(monkeypatch)
+    report = verify_file(path)
+    assert report.is_sound, str(report)
+    assert numbers == [1, 2, 3, 4, 5, *again]
+
+
+async def test_verify_takes_no_parent_from_a_file_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    save(await grow(Sums), path)
+    other = tmp_path / "other.jsonl"
+    save([example(0), example(1)], other)
+
+    def replaced(file: Path, numbers: Collection[int] | None = None) -> Iterator[StoredLine]:
+        yield from storage.read_lines(file if numbers is None else other, numbers)
+
+    monkeypatch.setattr(verify, "read_lines", replaced)
+    problems = verify_file(path).problems
+    assert problems
+    assert all("its origin 'tree' is not in the file" in one.message for one in problems)
+
+
+@quick
+@given(trajectories())
+def test_trained_tokens_are_those_of_the_rows(trajectory: Trajectory) -> None:
+    assert trained_in(trajectory) == sum(sum(r.loss_mask) for r in trajectory.steps(merge=True))
+
+
+async def test_trained_tokens_of_a_tree_are_those_of_the_rows(tmp_path: Path) -> None:
+    leaves = [*await grow(Sums), *await grow()]
+    for leaf in leaves:
+        assert trained_in(leaf) == sum(sum(row.loss_mask) for row in leaf.steps(merge=True)) > 0
+
+
+def trained_in(trajectory: Trajectory) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        save(trajectory, Path(folder) / "run.jsonl")
+        return verify_file(Path(folder) / "run.jsonl").trained_tokens
 
 
 async def test_old_records_without_branches_load(tmp_path: Path) -> None:
