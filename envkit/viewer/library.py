@@ -7,7 +7,7 @@ from typing import Any, Final
 from envkit.viewer.document import Decode
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
-from envkit.viewer.growing_file import stamp_of
+from envkit.viewer.growing_file import locked_files, stamp_of
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.summary import summary
 
@@ -16,6 +16,10 @@ MAX_BYTES: Final = 768 << 20
 _SCAN_S: Final = 2.0
 _SLICE_S: Final = 0.1
 """How long one step reads; a request waits at most that long."""
+_UNASKED_BYTES: Final = 16 << 20
+"""Larger runs that have ended are read when somebody asks for them."""
+_LAG: Final = 1.25
+"""How much a run that is being read may grow before its row is made anew."""
 _WATCHED_S: Final = 60.0
 """How long a run counts as watched after a request for it."""
 
@@ -75,17 +79,20 @@ class Library:
         return not self._runs
 
     def _is_wanted(self, run: LiveRun) -> bool:
-        return run.is_behind and run.name not in self._freed
+        if not run.is_behind or run.name in self._freed:
+            return False
+        return run.name in self._requested or not run.is_summed or run.bytes <= _UNASKED_BYTES
 
     def _refresh(self, run: LiveRun, budget_s: float) -> None:
         if run.refresh(budget_s):
             self.version += 1
 
     def _check_all(self) -> None:
-        """Check which runs grew, except those that still have unread lines anyway."""
+        """Check which runs grew; only look at those that still have unread lines anyway."""
+        locked = locked_files()
         for run in list(self._runs.values()):
-            if not run.is_behind:
-                self._refresh(run, 0.01)
+            has_changed = run.look(locked) if run.is_behind else run.refresh(0.01, locked)
+            self.version += has_changed
 
     def _check_watched(self) -> None:
         now = time.monotonic()
@@ -181,6 +188,10 @@ class Library:
         kept = self._summaries.get(run.name)
         if kept is not None and (kept[0] == run.revision or run.name in self._freed):
             return kept[1]
+        # The figures lag behind in the same way; see `RunData.figures`.
+        is_late = kept is not None and kept[1]["state"] == "reading" and run.is_behind
+        if is_late and kept and kept[1]["episodes"] <= run.count <= _LAG * kept[1]["episodes"]:
+            return {**kept[1], "episodes": run.count}
         # Before the summary: a change meanwhile makes it out of date.
         revision = run.revision
         made = summary(run)

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from fakes.marked_runs import grouped_run
@@ -17,6 +17,7 @@ from envkit.metrics import aggregate
 from envkit.trajectory import load, save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
 from envkit.viewer.documents import read_document
+from envkit.viewer.figures import figures
 from envkit.viewer.folder import Folder
 from envkit.viewer.growing_file import is_locked
 from envkit.viewer.library import Library
@@ -83,7 +84,7 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
 def test_run_of_a_writer_elsewhere_is_live_while_its_file_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unlisted(found: os.stat_result) -> bool:
+    def unlisted(found: os.stat_result, locked: frozenset[str] | None) -> bool:
         return False
 
     monkeypatch.setattr("envkit.viewer.live_run.is_locked", unlisted)
@@ -449,6 +450,131 @@ def test_library_drops_runs_beyond_its_memory_and_rereads_them(
     assert run is not None
     settle(library)
     assert run.count == 4
+
+
+def ended(folder: Path, *, episodes: int = 4, expected: int = 4) -> Path:
+    """Write a run whose rollout wrote its metrics after its last line; return its file."""
+    file = stored(folder, episodes)
+    settings = {"env_id": "canary-v0", "episodes": expected}
+    (folder / "run.json").write_text(json.dumps({"settings": settings}))
+    (folder / "metrics.json").write_text(json.dumps(aggregate(load(folder))))
+    return file
+
+
+def test_library_shows_large_runs_that_have_ended_without_reading_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        ended(tmp_path / name)
+    whole = Library(Folder(tmp_path))
+    settle(whole)
+    monkeypatch.setattr("envkit.viewer.library._UNASKED_BYTES", 0)
+    opened: list[str] = []
+
+    class Watched(Folder):
+        def open(self, path: Path) -> BinaryIO:
+            opened.append(path.name)
+            return super().open(path)
+
+    library = Library(Watched(tmp_path))
+    library.step()
+    assert not library.step()
+    assert FILE_NAME not in opened
+    same = ("name", "state", "episodes", "expected", "environments", "solved", "faults", "unread",
+            "turns", "seconds", "stops", "tokens", "settings")  # fmt: skip
+    for shown, read in zip(library.overview()["runs"], whole.overview()["runs"], strict=True):
+        wanted = {**{key: read[key] for key in same}, "environments": ["canary-v0"]}
+        wanted["solved"] = {**read["solved"], "low": None, "high": None}
+        assert {key: shown[key] for key in same} == wanted
+        assert shown["reward"]["mean"] == pytest.approx(read["reward"]["mean"])
+        assert (shown["reward"]["top"], shown["reward"]["bottom"]) == (
+            read["reward"]["top"],
+            read["reward"]["bottom"],
+        )
+        assert (shown["reward"]["low"], shown["spark"], shown["cells"]) == (None, [], [])
+    run = library.run("b")
+    assert run is not None
+    settle(library)
+    assert (run.count, library._runs["a"].count) == (4, 0)
+    assert library.overview()["runs"][1]["reward"] == whole.overview()["runs"][1]["reward"]
+
+
+@pytest.mark.parametrize("what", ["grew", "locked", "more", "foreign", "without settings", "link"])
+def test_library_reads_a_large_run_whose_metrics_may_be_of_other_episodes(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envkit.viewer.library._UNASKED_BYTES", 0)
+    file = ended(tmp_path / "a", expected=3 if what == "more" else 4)
+    match what:
+        case "grew":
+            os.utime(file, (time.time() + 60,) * 2)
+        case "locked":
+            found = file.stat()
+            place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+            monkeypatch.setattr(
+                "envkit.viewer.library.locked_files", lambda: frozenset({"FLOCK", place})
+            )
+        case "foreign":
+            (tmp_path / "a" / "metrics.json").write_text('{"episodes": "four", "step": 3}')
+        case "without settings":
+            (tmp_path / "a" / "run.json").unlink()
+        case "link":
+            file.rename(tmp_path / "elsewhere.jsonl")
+            file.symlink_to(tmp_path / "elsewhere.jsonl")
+            library = Library(Folder(tmp_path))
+            settle(library)
+            (run,) = library.overview()["runs"]
+            assert (run["state"], run["episodes"]) == ("stopped", 0)
+            return
+    library = Library(Folder(tmp_path))
+    settle(library)
+    assert library._runs["a"].count == 4
+
+
+def test_library_lists_locks_once_for_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        stored(tmp_path / name)
+    library = Library(Folder(tmp_path))
+    settle(library)
+    listings: list[None] = []
+
+    def listed() -> frozenset[str]:
+        listings.append(None)
+        return frozenset()
+
+    monkeypatch.setattr("envkit.viewer.library.locked_files", listed)
+    monkeypatch.setattr("envkit.viewer.growing_file.locked_files", listed)
+    library._next_scan = 0.0
+    library.step()
+    assert len(listings) == 1
+
+
+def test_figures_are_made_a_few_times_while_a_run_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path / "a", 60)
+    counted: list[int] = []
+
+    def figures_of(rows: Any, *rest: Any) -> dict[str, Any]:
+        counted.append(len(rows))
+        return figures(rows, *rest)
+
+    monkeypatch.setattr("envkit.viewer.run.figures", figures_of)
+    clock = iter(range(10**9))
+    monkeypatch.setattr("envkit.viewer.growing_file.time.monotonic", lambda: next(clock) / 1e9)
+    run = LiveRun("a", tmp_path / "a", Folder(tmp_path))
+    shares: list[str] = []
+    while run.is_behind:
+        run.refresh(1.5e-9)  # one line
+        assert run.index()["from"] == 0
+        assert len(run.index()["rows"]) == run.count
+        shares += run.index()["notes"]
+    assert counted[-1] == 60
+    assert len(counted) < 20
+    assert shares[0] == "Still reading, 1% so far: these are the first 1 episodes."
+    assert run.index()["notes"] == []
 
 
 def settle(library: Library) -> None:
