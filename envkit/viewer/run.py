@@ -67,6 +67,12 @@ class RunSource:
             if numbers is None or number in numbers:
                 yield StoredLine(line=number, trajectory=trajectory, certificate=None)
 
+    def empty(self) -> "RunData":
+        """Return its index without an episode."""
+        run = RunData(self.name)
+        run.recorded = self.recorded_metrics()
+        return run
+
     def traces(self, numbers: Collection[int]) -> dict[int, Trace]:
         """Read episodes again, to compare them.
 
@@ -214,8 +220,7 @@ def read_run(source: Source) -> RunData:
         StorageError: The file cannot be read.
     """
     given = RunSource(source)
-    run = RunData(given.name)
-    run.recorded = given.recorded_metrics()
+    run = given.empty()
     for stored in given.lines():
         if stored.trajectory is None:
             run.notes.append(unreadable(stored))
