@@ -190,7 +190,7 @@ class Library:
             return kept[1]
         # The figures lag behind in the same way; see `RunData.figures`.
         is_late = kept is not None and kept[1]["state"] == "reading" and run.is_behind
-        if is_late and kept and kept[1]["episodes"] <= run.count <= _LAG * kept[1]["episodes"]:
+        if is_late and kept and 0 < kept[1]["episodes"] <= run.count <= _LAG * kept[1]["episodes"]:
             return {**kept[1], "episodes": run.count}
         # Before the summary: a change meanwhile makes it out of date.
         revision = run.revision

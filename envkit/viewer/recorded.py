@@ -1,5 +1,6 @@
 """The figures of a run that was not read, from the metrics that its rollout wrote."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ def recorded_figures(metrics: Mapping[str, float]) -> dict[str, Any]:
     Args:
         metrics: The metrics of all episodes of a run, as its rollout wrote them.
     """
-    episodes, judged = int(metrics["episodes"]), int(metrics.get("success/episodes", 0))
+    episodes, judged = int(metrics["episodes"]), metrics.get("success/episodes", 0.0)
     mean, groups = metrics.get("reward/mean"), int(metrics.get("groups", 0))
     reasons = {reason: int(metrics.get(f"stop/{reason}", 0)) for reason in StopReason}
     return {
@@ -33,8 +34,8 @@ def recorded_figures(metrics: Mapping[str, float]) -> dict[str, Any]:
             "bottom": min(0.0, metrics.get("reward/min", mean)),
         },
         "solved": {
-            "count": round(metrics.get("success/rate", 0.0) * judged),
-            "of": judged,
+            "count": _whole(metrics.get("success/rate", 0.0) * judged),
+            "of": _whole(judged),
             **ends(None),
         },
         "groups": {"count": groups, "compared": 0, "signal": 0},
@@ -42,10 +43,15 @@ def recorded_figures(metrics: Mapping[str, float]) -> dict[str, Any]:
         "broken": 0,
         "unread": {
             "count": int(metrics.get("parse_error/count", 0)),
-            "of": round(metrics.get("turns/mean", 0.0) * episodes),
+            "of": _whole(metrics.get("turns/mean", 0.0) * episodes),
         },
         "turns": metrics.get("turns/mean"),
         "seconds": metrics.get("seconds/episode/mean"),
         "stops": stops(Counter({reason: n for reason, n in reasons.items() if n > 0})),
         "metrics": list(metrics.items()),
     }
+
+
+def _whole(number: float) -> int:
+    """Round a product of metrics, which a hostile file can make infinite."""
+    return round(number) if math.isfinite(number) else 0

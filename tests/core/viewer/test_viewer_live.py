@@ -525,6 +525,19 @@ def test_library_reads_a_large_run_whose_metrics_may_be_of_other_episodes(
     assert library._runs["a"].count == 4
 
 
+def test_library_shows_any_metrics_without_failing(tmp_path: Path) -> None:
+    ended(tmp_path / "a")
+    metrics = dict.fromkeys(aggregate(load(tmp_path / "a")), 1.7e308)
+    metrics |= {"success/episodes": -9, "success/rate": 1e308, "stop/terminated": -3, "episodes": 4}
+    (tmp_path / "a" / "metrics.json").write_text(json.dumps(metrics))
+    library = Library(Folder(tmp_path))
+    library.step()
+    (run,) = library.overview()["runs"]
+    assert library._runs["a"].is_summed
+    assert (run["episodes"], run["unread"]["of"], run["solved"]["count"]) == (4, 0, 0)
+    json.dumps(run, allow_nan=False)
+
+
 def test_library_shows_no_metrics_of_a_run_whose_file_is_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
