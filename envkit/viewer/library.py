@@ -9,7 +9,7 @@ from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
 from envkit.viewer.growing_file import locked_files, stamp_of
 from envkit.viewer.live_run import LiveRun
-from envkit.viewer.summary import summary
+from envkit.viewer.summary import state_of, summary
 
 MAX_BYTES: Final = 768 << 20
 """Memory limit for the indexes of runs; beyond it, the least recently requested ones are freed."""
@@ -18,8 +18,6 @@ _SLICE_S: Final = 0.1
 """How long one step reads; a request waits at most that long."""
 _UNASKED_BYTES: Final = 16 << 20
 """Larger runs that have ended are read when somebody asks for them."""
-_LAG: Final = 1.25
-"""How much a run that is being read may grow before its row is made anew."""
 _WATCHED_S: Final = 60.0
 """How long a run counts as watched after a request for it."""
 
@@ -188,10 +186,10 @@ class Library:
         kept = self._summaries.get(run.name)
         if kept is not None and (kept[0] == run.revision or run.name in self._freed):
             return kept[1]
-        # The figures lag behind in the same way; see `RunData.figures`.
-        is_late = kept is not None and kept[1]["state"] == "reading" and run.is_behind
-        if is_late and kept and 0 < kept[1]["episodes"] <= run.count <= _LAG * kept[1]["episodes"]:
-            return {**kept[1], "episodes": run.count}
+        if kept is not None and kept[1]["state"] == state_of(run):
+            known, count = kept[1]["episodes"], run.count
+            if known < count <= run.lag * known:
+                return {**kept[1], "episodes": count}
         # Before the summary: a change meanwhile makes it out of date.
         revision = run.revision
         made = summary(run)

@@ -33,6 +33,8 @@ _ROW_BYTES: Final = 8_000
 """Measured size of a row and of the figures' data for its episode."""
 _FOREIGN: Final = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
 """Exceptions from indexing data with an unexpected shape."""
+_LAG_READING: Final = 1.25
+_LAG_LIVE: Final = 1.01
 _RECENT_S: Final = 30.0
 _MAX_NOTES: Final = 50
 
@@ -100,6 +102,13 @@ class LiveRun:
     def recorded(self) -> Mapping[str, float]:
         """The metrics that its rollout wrote; empty without any."""
         return self._data.recorded
+
+    @property
+    def lag(self) -> float:
+        """How much it may grow, as a factor, before its figures are made anew."""
+        if self.is_behind:
+            return _LAG_READING
+        return _LAG_LIVE if self.is_live else 1.0
 
     @property
     def count(self) -> int:
@@ -179,6 +188,7 @@ class LiveRun:
                 is_named = os.path.lexists(self.path / FILE_NAME)  # else not created yet, or gone
                 self._set_problem(str(error) if is_named else "", exists=False)
                 self._set_live(False)
+                self._data.lag = self.lag
             self.revision += self.is_behind != was_behind  # can change without a new line
             return self.revision != before
 
@@ -194,10 +204,10 @@ class LiveRun:
             self._see(found)
             for line in self._file.read(stream, found, budget_s):
                 self._take(line)
-        self._data.is_partial = self._file.is_behind
         # Who writes it matters once its lines were read; asking after every part takes long.
         if not self._file.is_behind:
             self._set_live(self._has_writer(found, locked))
+        self._data.lag = self.lag
 
     def _see(self, found: os.stat_result) -> None:
         """Note the size and the date of the trajectories."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from envkit.metrics.aggregate import Aggregator
 from envkit.open_files import open_regular
@@ -21,8 +21,6 @@ from envkit.viewer.figures import figures
 from envkit.viewer.rows import COLUMNS, EpisodeRow
 
 Source = str | os.PathLike[str] | Iterable[Trajectory]
-_LAG: Final = 1.25
-"""How much a run that is being read may grow before its figures are made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +145,8 @@ class RunData:
         """Problems, shown above the figures."""
         self.recorded: dict[str, float] = {}
         """The metrics that the rollout wrote, for the throughput; empty without any."""
-        self.is_partial = False
-        """Whether more episodes are about to be added; the figures may then lag behind."""
+        self.lag = 1.0
+        """How much it may grow, as a factor, before its figures are made anew."""
         self.engines: dict[str, None] = {}
         self._aggregator, self._seen, self._has_repeats = Aggregator(), SeenEpisodes(), False
         self._figures: dict[str, Any] = {}
@@ -178,13 +176,13 @@ class RunData:
     def figures(self) -> dict[str, Any]:
         """Return the figures of all episodes as JSON data, cached until something changes.
 
-        While more episodes are about to be added, they are of at least four fifths of the episodes.
+        With `lag`, those of the last episodes may be missing.
         """
         counted = (len(self.rows), self.recorded)
         known = 0 if self._figures_of is None else self._figures_of[0]
         # They take time for every episode so far. Made anew for each part of a large run, they
         # would take longer than reading it.
-        is_late = known < len(self.rows) <= _LAG * known and self.is_partial
+        is_late = known < len(self.rows) <= self.lag * known
         if self._figures_of != counted and not is_late:
             self._figures_of = counted
             self._figures = {

@@ -46,7 +46,7 @@ def summary(run: LiveRun) -> dict[str, Any]:
     sampled = dict(figures["metrics"]).get("tokens/response/mean")
     return {
         "name": run.name,
-        "state": _state(run, count, is_summed=is_summed),
+        "state": state_of(run),
         "episodes": count,
         "expected": run.expected,
         "modified": run.modified,
@@ -62,8 +62,10 @@ def summary(run: LiveRun) -> dict[str, Any]:
     }
 
 
-def _state(run: LiveRun, count: int, *, is_summed: bool) -> str:
+def state_of(run: LiveRun) -> str:
     """Return "reading", "live", "waiting", "stopped" or "complete"."""
+    is_summed = run.is_summed
+    count = run.recorded["episodes"] if is_summed else run.count
     if run.is_behind and not is_summed:
         return "reading"
     if run.is_live:

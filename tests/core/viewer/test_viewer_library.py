@@ -213,6 +213,30 @@ def test_library_shows_no_metrics_of_a_run_whose_file_is_a_link(
     assert (run["state"], run["episodes"]) == ("stopped", 0)
 
 
+def test_library_makes_a_row_anew_only_when_its_run_grew_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path / "a", 30)
+    made: list[int] = []
+
+    def counted(run: LiveRun) -> dict[str, Any]:
+        made.append(run.count)
+        return summary(run)
+
+    monkeypatch.setattr("envkit.viewer.library.summary", counted)
+    library = Library(Folder(tmp_path))
+    library.step()
+    run = library._runs["a"]
+    clock = iter(range(10**9))
+    monkeypatch.setattr("envkit.viewer.growing_file.time.monotonic", lambda: next(clock) / 1e9)
+    while run.is_behind:
+        run.refresh(1.5e-9)  # one line
+        assert [row["episodes"] for row in library.overview()["runs"]] == [run.count]
+    assert made[-1] == 30
+    assert made[:5] == [1, 2, 3, 4, 6]
+    assert len(made) < 16
+
+
 def test_library_lists_locks_once_for_all_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -377,5 +377,6 @@ def test_figures_are_made_a_few_times_while_a_run_is_read(
         shares += run.index()["notes"]
     assert counted[-1] == 60
     assert len(counted) < 20
+    assert run.lag == 1
     assert shares[0] == "Still reading, 1% so far: these are the first 1 episodes."
     assert run.index()["notes"] == []
