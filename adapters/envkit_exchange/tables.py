@@ -3,13 +3,15 @@
 import base64
 import importlib
 import json
+import math
 import secrets
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
+from envkit import fast_json
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
 from envkit.files import replace_file, storage_errors
 
@@ -318,13 +320,27 @@ def _feature(kind: Any) -> Any:  # noqa: ANN401
 
 def _json_line(row: Row) -> bytes:
     try:
-        text = json.dumps(_plain(row), separators=(",", ":"), allow_nan=False)
+        return _encoded(_plain(row)) + b"\n"
     except (TypeError, ValueError) as error:
         raise StorageError(f"a row is not valid JSON: {error}; write .parquet instead") from error
-    return text.encode("ascii") + b"\n"
+
+
+def _encoded(row: object) -> bytes:
+    with suppress(TypeError, ValueError, OverflowError):  # what msgspec does not take
+        text = fast_json.dumps(row)
+        # It leaves other characters as they are, and some of those end a line for some readers.
+        if text.isascii():
+            return text
+    return json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as JSON data.
+
+    Raises:
+        ValueError: A number is not finite.
+        TypeError: JSON has no such type.
+    """
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value)
         if set(items) == {"bytes", "path"}:
@@ -332,5 +348,13 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
             return f"data:image/png;base64,{payload}"
         return {key: _plain(item) for key, item in items.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("list[Any]", value)]
+        found = cast("list[Any]", value)
+        kinds = set(map(type, found))
+        if kinds <= {int} or (kinds <= {int, float} and all(map(math.isfinite, found))):
+            return found  # of token ids and log-probabilities there are many
+        return [_plain(item) for item in found]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"Out of range float values are not JSON compliant: {value!r}")
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
     return value

@@ -14,6 +14,8 @@ class PrintableConsole(Console):
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # those of rich's console
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
+        self.has_reader = True
+        """Whether nobody has closed the other end so far, as `head` does."""
 
     def print(self, *objects: Any, **settings: Any) -> None:  # noqa: ANN401  # as rich does
         """Print as rich does; drop the output if nobody reads it."""
@@ -22,10 +24,11 @@ class PrintableConsole(Console):
         except OSError as error:  # of a terminal, or of a pipe before rich 13.8
             if error.errno not in NO_READER:
                 raise
-            discard(self.file)
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Drop the output; rich would end the process, and drop standard output in any case."""
+        self.has_reader = False
         discard(self.file)
 
     def render(

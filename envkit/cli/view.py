@@ -13,9 +13,10 @@ from envkit.errors import ConfigurationError, StorageError
 from envkit.ranges import one_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from envkit.cli.images import ImageStyle
+    from envkit.cli.rich_console import PrintableConsole
+    from envkit.viewer.episodes import ShownEpisode
+    from envkit.viewer.run import RunData
 
 _HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: quit"
 _PLAIN_WIDTH: Final = 100
@@ -35,9 +36,10 @@ def view(
 ) -> None:
     """Browse a run in the terminal: its figures, its trees, then each episode turn by turn.
 
-    If output is not a terminal, print everything, with one line per image unless --images is given.
-    Turns that a fork shares with its parent are printed once, unless --episode selects the fork.
-    The exit code is 1 if no episode can be read.
+    If output is not a terminal, print every episode as soon as it is read and the run's figures
+    last, with one line per image unless --images is given. Turns that a fork shares with an earlier
+    episode are printed once, unless --episode selects the fork. The exit code is 1 if no episode
+    can be read.
     """
     from envkit.cli.images import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
@@ -63,19 +65,17 @@ def _show(pages: "_Pages", episode: int | None, *, is_terminal: bool) -> None:
                 f"{pages.run} has {pages.count} episodes, got --episode {episode}"
             )
         return
-    pages.show_run(most=_LISTED if is_terminal else None)
     if is_terminal and sys.stdin.isatty():
+        pages.show_run(most=_LISTED)
         _browse(pages)
     else:
-        number = 1
-        while pages.show(number):
-            number += 1
+        pages.show_all(most=_LISTED if is_terminal else None)
 
 
 class _Pages(Closing):
     """The pages of a file; episodes are read on demand."""
 
-    def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
+    def __init__(self, run: Path, console: "PrintableConsole", style: "ImageStyle") -> None:
         from envkit.trajectory.storage import LineReader
 
         self.run, self._lines = run, LineReader(run)
@@ -101,15 +101,42 @@ class _Pages(Closing):
         Raises:
             StorageError: The run has no readable episode.
         """
-        from envkit.cli.run_page import print_run
         from envkit.viewer.run import read_run
 
         found = read_run(self.run)
-        if not found.rows:
-            reason = f": {found.notes[0]}" if found.notes else ""
-            raise StorageError(f"{self.run} has no readable episode{reason}")
         self._numbers = {row.episode_id: row.number for row in found.rows}
-        print_run(found, self._console, most=most)
+        self._print_run(found, most)
+
+    def show_all(self, *, most: int | None) -> None:
+        """Print each episode as soon as it is read, then the page of the run.
+
+        Stop when nobody reads the output any more.
+
+        Args:
+            most: As for `show_run`.
+
+        Raises:
+            StorageError: The run has no readable episode.
+        """
+        from envkit.viewer.episodes import episode
+        from envkit.viewer.run import RunSource, unreadable
+
+        run = RunSource(self.run).empty()
+        number = 0
+        while self._console.has_reader:
+            number += 1
+            stored = self._lines.read(number)
+            if stored is None:
+                self._print_run(run, most)
+                return
+            if stored.trajectory is None:
+                note(f"episode {number} cannot be read: {stored.error}")
+                run.notes.append(unreadable(stored))
+                continue
+            found = episode(stored.trajectory, stored.certificate, number=stored.line)
+            self._print(found, is_whole=False)
+            if run.add(stored.trajectory, found.row):
+                self._numbers[found.row.episode_id] = found.row.number
 
     def show(self, number: int, *, is_whole: bool = False) -> bool:
         """Print an episode, or why it cannot be read; return False if there is none.
@@ -118,7 +145,6 @@ class _Pages(Closing):
             number: Its position in the file, from 1.
             is_whole: Whether to also print the turns that it shares with its parent.
         """
-        from envkit.cli.episode_page import print_episode
         from envkit.viewer.episodes import episode
 
         stored = self._lines.read(number)
@@ -128,6 +154,12 @@ class _Pages(Closing):
             note(f"episode {number} cannot be read: {stored.error}")
             return True
         found = episode(stored.trajectory, stored.certificate, number=stored.line)
+        self._print(found, is_whole=is_whole)
+        return True
+
+    def _print(self, found: "ShownEpisode", *, is_whole: bool) -> None:
+        from envkit.cli.episode_page import print_episode
+
         print_episode(
             found,
             self._console,
@@ -135,7 +167,14 @@ class _Pages(Closing):
             parent=self._numbers.get(found.row.parent or ""),
             skip=not is_whole,
         )
-        return True
+
+    def _print_run(self, run: "RunData", most: int | None) -> None:
+        from envkit.cli.run_page import print_run
+
+        if not run.rows:
+            reason = f": {run.notes[0]}" if run.notes else ""
+            raise StorageError(f"{self.run} has no readable episode{reason}")
+        print_run(run, self._console, most=most)
 
 
 def _browse(pages: _Pages) -> None:

@@ -55,7 +55,7 @@ def figures(
         },
         "turns": fmean(row.turns for row in rows) if rows else None,
         "seconds": metrics.get("seconds/episode/mean"),
-        "stops": _stops(rows),
+        "stops": stops(Counter(row.stop_reason for row in rows)),
         "terms": _terms(rows),
         "families": _families(rewarded),
         "distributions": _distributions(rows),
@@ -140,9 +140,8 @@ def ends(interval: Interval | None) -> dict[str, float | None]:
     return {"low": interval.low, "high": interval.high}
 
 
-def _stops(rows: Iterable[EpisodeRow]) -> list[list[Any]]:
+def stops(counts: Counter[StopReason]) -> list[list[Any]]:
     """Return how often each reason ended an episode, and its kind: "good", "warn" or "bad"."""
-    counts = Counter(row.stop_reason for row in rows)
     return [[reason.value, n, _kind(reason)] for reason, n in counts.most_common()]
 
 

@@ -49,6 +49,11 @@ class GrowingFile:
         """Whether the file ended with an incomplete line when it was last read."""
         return not self.is_behind and self._size > self.end
 
+    @property
+    def share(self) -> float:
+        """Share of the file's bytes that were read; 1 for an empty file."""
+        return min(1.0, self.end / self._size) if self._size else 1.0
+
     def has_changed(self, found: os.stat_result) -> bool:
         """Whether there may be something new to read.
 
@@ -111,22 +116,30 @@ def stamp_of(found: os.stat_result) -> tuple[int, ...]:
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def is_locked(found: os.stat_result) -> bool:
-    """Return whether another process has locked the file for writing.
+def locked_files() -> frozenset[str]:
+    """Return the files that processes of this machine have locked for writing, for `is_locked`.
 
-    False if the system does not list its locks.
-
-    Args:
-        found: Status of the file.
+    Empty if the system does not list its locks.
     """
-    # Trying to lock the file instead could make a writer fail that starts at this moment.
+    # Trying to lock a file instead could make a writer fail that starts at this moment.
     try:
         lines = _LOCKS.read_text("ascii", "replace").splitlines()
     except OSError:
-        return False
+        return frozenset()
+    words = (set(line.split()) for line in lines)
+    return frozenset[str]().union(*(one for one in words if {"FLOCK", "WRITE"} <= one))
+
+
+def is_locked(found: os.stat_result, locked: frozenset[str] | None = None) -> bool:
+    """Return whether another process has locked the file for writing.
+
+    Args:
+        found: Status of the file.
+        locked: The locked files, if they were listed already: listing them takes milliseconds.
+    """
     device = found.st_dev
     place = f"{os.major(device):02x}:{os.minor(device):02x}:{found.st_ino}"
-    return any({"FLOCK", "WRITE", place} <= set(line.split()) for line in lines)
+    return place in (locked_files() if locked is None else locked)
 
 
 def _is_json(line: bytes) -> bool:

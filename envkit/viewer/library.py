@@ -7,15 +7,17 @@ from typing import Any, Final
 from envkit.viewer.document import Decode
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
-from envkit.viewer.growing_file import stamp_of
+from envkit.viewer.growing_file import locked_files, stamp_of
 from envkit.viewer.live_run import LiveRun
-from envkit.viewer.summary import summary
+from envkit.viewer.summary import state_of, summary
 
 MAX_BYTES: Final = 768 << 20
 """Memory limit for the indexes of runs; beyond it, the least recently requested ones are freed."""
 _SCAN_S: Final = 2.0
 _SLICE_S: Final = 0.1
 """How long one step reads; a request waits at most that long."""
+_UNASKED_BYTES: Final = 16 << 20
+"""Larger runs that have ended are read when somebody asks for them."""
 _WATCHED_S: Final = 60.0
 """How long a run counts as watched after a request for it."""
 
@@ -75,17 +77,20 @@ class Library:
         return not self._runs
 
     def _is_wanted(self, run: LiveRun) -> bool:
-        return run.is_behind and run.name not in self._freed
+        if not run.is_behind or run.name in self._freed:
+            return False
+        return run.name in self._requested or not run.is_summed or run.bytes <= _UNASKED_BYTES
 
     def _refresh(self, run: LiveRun, budget_s: float) -> None:
         if run.refresh(budget_s):
             self.version += 1
 
     def _check_all(self) -> None:
-        """Check which runs grew, except those that still have unread lines anyway."""
+        """Check which runs grew; only look at those that still have unread lines anyway."""
+        locked = locked_files()
         for run in list(self._runs.values()):
-            if not run.is_behind:
-                self._refresh(run, 0.01)
+            has_changed = run.look(locked) if run.is_behind else run.refresh(0.01, locked)
+            self.version += has_changed
 
     def _check_watched(self) -> None:
         now = time.monotonic()
@@ -181,6 +186,10 @@ class Library:
         kept = self._summaries.get(run.name)
         if kept is not None and (kept[0] == run.revision or run.name in self._freed):
             return kept[1]
+        if kept is not None and kept[1]["state"] == state_of(run):
+            known, count = kept[1]["episodes"], run.count
+            if known < count <= run.lag * known:
+                return {**kept[1], "episodes": count}
         # Before the summary: a change meanwhile makes it out of date.
         revision = run.revision
         made = summary(run)

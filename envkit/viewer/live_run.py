@@ -6,6 +6,7 @@ Episodes are not kept in memory. The page of an episode reads its line again, by
 import json
 import math
 import os
+import stat
 import threading
 import time
 from array import array
@@ -32,6 +33,8 @@ _ROW_BYTES: Final = 8_000
 """Measured size of a row and of the figures' data for its episode."""
 _FOREIGN: Final = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
 """Exceptions from indexing data with an unexpected shape."""
+_LAG_READING: Final = 1.25
+_LAG_LIVE: Final = 1.01
 _RECENT_S: Final = 30.0
 _MAX_NOTES: Final = 50
 
@@ -58,11 +61,13 @@ class LiveRun:
         """Whether a rollout is writing it."""
         self.modified = 0.0
         """When the trajectories were last written, in seconds since 1970; 0 if there are none."""
+        self.bytes = 0
+        """Size of the trajectories when they were last looked at."""
         self.settings: Mapping[str, Any] = {}
         """The settings that the rollout recorded; empty if there are none."""
         self._was_locked = self._has_grown = False
         """Whether a writer had locked the file, and whether the file grew, since the start."""
-        self._exists = True
+        self._exists, self._is_ended = True, False
         self._problem = ""
         """Why the file cannot be read; empty if it can, or does not exist yet."""
         self._folder = folder
@@ -87,6 +92,23 @@ class LiveRun:
     def is_behind(self) -> bool:
         """Whether the file has lines that were not read yet."""
         return self._exists and self._file.is_behind
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether only its rollout's own metrics are known: it has ended and was not read yet."""
+        return self._is_ended and self.is_behind
+
+    @property
+    def recorded(self) -> Mapping[str, float]:
+        """The metrics that its rollout wrote; empty without any."""
+        return self._data.recorded
+
+    @property
+    def lag(self) -> float:
+        """How much it may grow, as a factor, before its figures are made anew."""
+        if self.is_behind:
+            return _LAG_READING
+        return _LAG_LIVE if self.is_live else 1.0
 
     @property
     def count(self) -> int:
@@ -121,18 +143,43 @@ class LiveRun:
         with self._lock:
             self._replaced()
 
-    def refresh(self, budget_s: float) -> bool:
+    def look(self, locked: frozenset[str]) -> bool:
+        """Read what is known without any of its lines; return whether anything changed.
+
+        Args:
+            locked: As for `is_locked`.
+        """
+        with self._lock:
+            before, was_ended = self.revision, self._is_ended
+            self._read_settings()
+            self._read_recorded()
+            try:
+                found = (self.path / FILE_NAME).lstat()
+            except OSError:  # `refresh` says why
+                return self.revision != before
+            self._see(found)
+            episodes = self.recorded.get("episodes", 0)
+            # Metrics of a trainer's step, and those from before a resume, are not of all lines.
+            is_of_all = 0 < episodes <= (self.expected or 0)
+            is_last = bool(self._recorded_stamp) and self._recorded_stamp[-1] >= found.st_mtime_ns
+            is_file = stat.S_ISREG(found.st_mode)
+            self._is_ended = is_file and is_of_all and is_last and not is_locked(found, locked)
+            self.revision += self._is_ended != was_ended
+            return self.revision != before
+
+    def refresh(self, budget_s: float, locked: frozenset[str] | None = None) -> bool:
         """Read new lines; return whether anything changed.
 
         Args:
             budget_s: Approximate time to read, in seconds; `is_behind` says whether there is more.
+            locked: As for `is_locked`.
         """
         with self._lock:
             before, was_behind = self.revision, self.is_behind
             self._read_settings()
             try:
                 with self._folder.open(self.path / FILE_NAME) as stream, storage_errors("disk"):
-                    self._catch_up(stream, budget_s)
+                    self._catch_up(stream, budget_s, locked)
                 self._set_problem("", exists=True)
             except StorageError as error:
                 # It was read before, so it is gone or was replaced: its rows are no longer true.
@@ -141,6 +188,7 @@ class LiveRun:
                 is_named = os.path.lexists(self.path / FILE_NAME)  # else not created yet, or gone
                 self._set_problem(str(error) if is_named else "", exists=False)
                 self._set_live(False)
+                self._data.lag = self.lag
             self.revision += self.is_behind != was_behind  # can change without a new line
             return self.revision != before
 
@@ -148,24 +196,31 @@ class LiveRun:
         self.revision += (text, exists) != (self._problem, self._exists)
         self._problem, self._exists = text, exists
 
-    def _catch_up(self, stream: BinaryIO, budget_s: float) -> None:
+    def _catch_up(self, stream: BinaryIO, budget_s: float, locked: frozenset[str] | None) -> None:
         found = os.fstat(stream.fileno())
         if self._file.has_changed(found):
             if self._file.is_replaced(stream, found):
                 self._replaced()
-            self.revision += self.modified != found.st_mtime
-            self._has_grown |= self.modified not in (0.0, found.st_mtime)
-            self.modified = found.st_mtime
+            self._see(found)
             for line in self._file.read(stream, found, budget_s):
                 self._take(line)
-        self._set_live(self._has_writer(found))
+        # Who writes it matters once its lines were read; asking after every part takes long.
+        if not self._file.is_behind:
+            self._set_live(self._has_writer(found, locked))
+        self._data.lag = self.lag
 
-    def _has_writer(self, found: os.stat_result) -> bool:
+    def _see(self, found: os.stat_result) -> None:
+        """Note the size and the date of the trajectories."""
+        self.revision += self.modified != found.st_mtime
+        self._has_grown |= self.modified not in (0.0, found.st_mtime)
+        self.modified, self.bytes = found.st_mtime, found.st_size
+
+    def _has_writer(self, found: os.stat_result, locked: frozenset[str] | None) -> bool:
         """Whether a rollout is writing the file.
 
         The file's lock shows it. A writer on another machine has no lock here; its file grows.
         """
-        is_held = is_locked(found)
+        is_held = is_locked(found, locked)
         self._was_locked |= is_held
         # A file that was locked here has its writer here. Only growth that was seen counts: a
         # copied file may have a recent date.
@@ -279,7 +334,8 @@ class LiveRun:
         notes: list[str] = []
         count = len(self._data.rows)
         if self.is_behind:
-            notes.append(f"Still reading: these are the first {count:,} episodes.")
+            share = math.floor(100 * self._file.share)
+            notes.append(f"Still reading, {share}% so far: these are the first {count:,} episodes.")
         elif self._file.is_cut and not self.is_live:
             notes.append(f"Line {self._file.count + 1} is cut off: its writer was stopped.")
         if self._problem:

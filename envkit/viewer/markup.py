@@ -4,9 +4,11 @@ import base64
 import json
 import math
 import zlib
+from contextlib import suppress
 from html import escape
 from typing import Any, Final, cast
 
+from envkit import fast_json
 from envkit.text import utf8
 
 _COMPRESSION: Final = 6
@@ -29,6 +31,8 @@ def safe_json(data: object) -> str:
 
 def wire_json(data: Any) -> bytes:  # noqa: ANN401  # JSON data
     """Return JSON; infinities and NaN, from a hostile file, become null."""
+    with suppress(TypeError, ValueError):  # a lone surrogate
+        return fast_json.dumps(data)
     try:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     except ValueError:

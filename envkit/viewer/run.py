@@ -65,6 +65,12 @@ class RunSource:
             if numbers is None or number in numbers:
                 yield StoredLine(line=number, trajectory=trajectory, certificate=None)
 
+    def empty(self) -> "RunData":
+        """Return its index without an episode."""
+        run = RunData(self.name)
+        run.recorded = self.recorded_metrics()
+        return run
+
     def traces(self, numbers: Collection[int]) -> dict[int, Trace]:
         """Read episodes again, to compare them.
 
@@ -139,6 +145,8 @@ class RunData:
         """Problems, shown above the figures."""
         self.recorded: dict[str, float] = {}
         """The metrics that the rollout wrote, for the throughput; empty without any."""
+        self.lag = 1.0
+        """How much it may grow, as a factor, before its figures are made anew."""
         self.engines: dict[str, None] = {}
         self._aggregator, self._seen, self._has_repeats = Aggregator(), SeenEpisodes(), False
         self._figures: dict[str, Any] = {}
@@ -166,9 +174,16 @@ class RunData:
         return True
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of all episodes as JSON data, cached until something changes."""
+        """Return the figures of all episodes as JSON data, cached until something changes.
+
+        With `lag`, those of the last episodes may be missing.
+        """
         counted = (len(self.rows), self.recorded)
-        if self._figures_of != counted:
+        known = 0 if self._figures_of is None else self._figures_of[0]
+        # They take time for every episode so far. Made anew for each part of a large run, they
+        # would take longer than reading it.
+        is_late = known < len(self.rows) <= self.lag * known
+        if self._figures_of != counted and not is_late:
             self._figures_of = counted
             self._figures = {
                 **figures(self.rows, self._aggregator, self.recorded),
@@ -203,8 +218,7 @@ def read_run(source: Source) -> RunData:
         StorageError: The file cannot be read.
     """
     given = RunSource(source)
-    run = RunData(given.name)
-    run.recorded = given.recorded_metrics()
+    run = given.empty()
     for stored in given.lines():
         if stored.trajectory is None:
             run.notes.append(unreadable(stored))

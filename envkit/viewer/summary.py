@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.markup import json_text
+from envkit.viewer.recorded import recorded_figures
 from envkit.viewer.rows import EpisodeRow
 
 _BUCKETS: Final = 24
@@ -33,14 +34,20 @@ _SHOWN: Final = (
 
 
 def summary(run: LiveRun) -> dict[str, Any]:
-    """Return the row of a run, with the figures of the episodes read so far."""
-    figures, settings, rows = run.figures(), run.settings, run.rows()
+    """Return the row of a run, with the figures of the episodes read so far.
+
+    Before a run that has ended is read, they are those of its rollout.
+    """
+    is_summed, settings = run.is_summed, run.settings
+    figures = recorded_figures(run.recorded) if is_summed else run.figures()
+    rows = [] if is_summed else run.rows()
+    count = figures["episodes"] if is_summed else run.count
     planned = settings.get("env_id")
     sampled = dict(figures["metrics"]).get("tokens/response/mean")
     return {
         "name": run.name,
-        "state": _state(run),
-        "episodes": run.count,
+        "state": state_of(run),
+        "episodes": count,
         "expected": run.expected,
         "modified": run.modified,
         **{name: figures[name] for name in _SHOWN},
@@ -55,13 +62,15 @@ def summary(run: LiveRun) -> dict[str, Any]:
     }
 
 
-def _state(run: LiveRun) -> str:
+def state_of(run: LiveRun) -> str:
     """Return "reading", "live", "waiting", "stopped" or "complete"."""
-    if run.is_behind:
+    is_summed = run.is_summed
+    count = run.recorded["episodes"] if is_summed else run.count
+    if run.is_behind and not is_summed:
         return "reading"
     if run.is_live:
-        return "live" if run.count else "waiting"
-    is_short = run.expected is not None and run.count < run.expected
+        return "live" if count else "waiting"
+    is_short = run.expected is not None and count < run.expected
     return "stopped" if is_short else "complete"
 
 

@@ -1,6 +1,7 @@
 """`envkit view` and `envkit ui`: what they show, how they end, and what they refuse."""
 
 import asyncio
+import errno
 import io
 import os
 import re
@@ -28,9 +29,10 @@ from rich.cells import cell_len
 from envkit.cli.images import ImageStyle, half_blocks, resolved, sixels
 from envkit.cli.rich_console import PrintableConsole
 from envkit.cli.run_page import print_run
+from envkit.cli.view import view
 from envkit.images import Image
 from envkit.trajectory import StopReason, Trajectory, load, save
-from envkit.trajectory.storage import FILE_NAME
+from envkit.trajectory.storage import FILE_NAME, LineReader, StoredLine
 from envkit.viewer.run import RunData, read_run
 from envkit.viewer.run_text import sections
 from envkit.viewer.wording import STOPS
@@ -53,6 +55,51 @@ def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
     assert re.findall(r"^turn (\d)", result.out, re.M) == ["1", "2", "3"] * 3
     assert len(re.findall(r"^   Tokens  \d+ sampled", result.out, re.M)) == 9
     assert "\x1b" not in result.out
+
+
+def test_view_reads_no_further_than_its_reader_does(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (episode, *_) = load(run)
+    save([replace(episode, episode_id=f"copy {n}") for n in range(20)], tmp_path / FILE_NAME)
+    asked: list[int] = []
+    read = LineReader.read
+
+    def counted(self: LineReader, position: int) -> StoredLine | None:
+        asked.append(position)
+        return read(self, position)
+
+    monkeypatch.setattr(LineReader, "read", counted)
+    lines, printed = io.StringIO(), io.StringIO.write
+
+    class Head(io.StringIO):
+        def write(self, text: str) -> int:
+            if lines.getvalue().count("episode 3:"):
+                raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+            return printed(lines, text)
+
+    monkeypatch.setattr("sys.stdout", Head())
+    view(tmp_path, episode=None, images="none")
+    assert asked == [1, 2, 3]
+    assert "episode 2:" in lines.getvalue()
+
+
+def test_view_ends_quietly_when_its_reader_does(run: Path, tmp_path: Path) -> None:
+    (episode, *_) = load(run)
+    save([replace(episode, episode_id=f"copy {n}") for n in range(200)], tmp_path / FILE_NAME)
+    process = start_envkit("view", tmp_path)
+    assert process.stdout is not None
+    assert "episode 1:" in process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 0
+
+
+def test_view_shows_the_run_after_its_episodes_where_no_terminal_reads(run: Path) -> None:
+    out = run_envkit("view", run).out
+    assert out.index("episode 3:") < out.index("What matters")
 
 
 def test_view_shows_one_episode_and_refuses_a_missing_one(run: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from envkit.trajectory import (
     read_index,
     read_trajectories,
     save,
+    storage,
     verify_file,
 )
 from envkit.trajectory.segment import column_of
@@ -175,7 +177,7 @@ def test_storage_names_the_line_and_the_field_that_is_wrong(
         next(rows)
 
 
-@given(st.lists(st.sampled_from(["a", "b", "", " ", "{", "\0"]), max_size=8), st.data())
+@given(st.lists(st.sampled_from(["a", "b", "", " ", "\r", "\f", "{", "\0"]), max_size=8), st.data())
 def test_line_reader_reads_in_any_order_what_a_pass_reads(names: list[str], data: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.jsonl")
@@ -184,7 +186,8 @@ def test_line_reader_reads_in_any_order_what_a_pass_reads(names: list[str], data
         ending = data.draw(st.sampled_from(["", "\n"]))
         file.write_text("\n".join(known.get(name, name) for name in names) + ending)
         passed = list(read_lines(file))
-        with LineReader(file) as reader:
+        block = data.draw(st.sampled_from([1, 2, 7, 1 << 20]))
+        with patch.object(storage, "_BLOCK", block), LineReader(file) as reader:
             for position in data.draw(st.lists(st.integers(1, 9), max_size=8)):
                 found = reader.read(position)
                 wanted = passed[position - 1] if position <= len(passed) else None
@@ -194,6 +197,23 @@ def test_line_reader_reads_in_any_order_what_a_pass_reads(names: list[str], data
                     assert str(found.error) == str(wanted.error)
             assert reader.read(len(names) + 1) is None
             assert len(reader) == len(passed)
+
+
+def test_line_reader_reads_on_where_the_last_line_had_no_end(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    save([example(n) for n in range(3)], file)
+    whole = file.read_bytes()
+    first, second, _ = whole.splitlines(keepends=True)
+    file.write_bytes(first + second[:-100])
+    with LineReader(file) as reader:
+        half = reader.read(2)
+        assert half is not None
+        assert half.is_cut
+        assert len(reader) == 2
+        file.write_bytes(whole)
+        found = [reader.read(n) for n in (2, 3, 4)]
+        assert [None if one is None else one.trajectory for one in found] == [*load(file)[1:], None]
+        assert len(reader) == 3
 
 
 def test_storage_says_where_no_file_is(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes.marked_runs import grouped_run
 from fakes.plain_search import find
+from fakes.stored_runs import LONG_AGO, stored
 from fakes.trajectories import Context, Reply, build, example
 
 from envkit.errors import StorageError
@@ -16,24 +17,12 @@ from envkit.files import LineFile
 from envkit.metrics import aggregate
 from envkit.trajectory import load, save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
-from envkit.viewer.documents import read_document
+from envkit.viewer.figures import figures
 from envkit.viewer.folder import Folder
 from envkit.viewer.growing_file import is_locked
-from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
 from envkit.viewer.search import SearchText, search_pieces
-from envkit.viewer.summary import flat, summary
-
-LONG_AGO = 1_000_000_000
-
-
-def stored(folder: Path, count: int = 4) -> Path:
-    """Write a run that ended long ago; return its file."""
-    file = folder / FILE_NAME
-    save((example(n) for n in range(count)), file)
-    os.utime(file, (LONG_AGO, LONG_AGO))
-    return file
 
 
 def opened(folder: Path) -> LiveRun:
@@ -83,7 +72,7 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
 def test_run_of_a_writer_elsewhere_is_live_while_its_file_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unlisted(found: os.stat_result) -> bool:
+    def unlisted(found: os.stat_result, locked: frozenset[str] | None) -> bool:
         return False
 
     monkeypatch.setattr("envkit.viewer.live_run.is_locked", unlisted)
@@ -366,143 +355,28 @@ def test_folder_must_exist(name: str, tmp_path: Path) -> None:
         Folder(tmp_path / name)
 
 
-def test_library_reads_every_run_and_sees_new_ones(
+def test_figures_are_made_a_few_times_while_a_run_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.viewer.library._SCAN_S", 0.0)
-    stored(tmp_path / "a")
-    library = Library(Folder(tmp_path))
-    settle(library)
-    assert [(run["name"], run["state"], run["episodes"]) for run in library.overview()["runs"]] == [
-        ("a", "complete", 4)
-    ]
-    version = library.version
-    stored(tmp_path / "b", 2)
-    (tmp_path / "c").mkdir()
-    settings = {"env_id": "canary-v0", "episodes": 8, "engine": {"policy": "oracle"}}
-    (tmp_path / "c" / "run.json").write_text(json.dumps({"settings": settings}))
-    settle(library)
-    assert library.version > version
-    runs = {run["name"]: run for run in library.overview()["runs"]}
-    assert (runs["b"]["episodes"], runs["c"]["episodes"], runs["c"]["expected"]) == (2, 0, 8)
-    assert (runs["c"]["environments"], runs["c"]["policy"]) == (["canary-v0"], "oracle")
-    assert runs["c"]["settings"]["engine.policy"] == "oracle"
+    stored(tmp_path / "a", 60)
+    counted: list[int] = []
 
+    def figures_of(rows: Any, *rest: Any) -> dict[str, Any]:
+        counted.append(len(rows))
+        return figures(rows, *rest)
 
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({"group_size": 2, "shard": "0/3"}, 4),
-        ({"group_size": 2, "shard": "1/3"}, 2),
-        ({"group_size": 0, "shard": "1/3"}, 8),
-        ({"group_size": "two", "shard": "1/3"}, 8),
-        ({"group_size": 2, "shard": "3/3"}, 8),
-        ({"group_size": 2, "shard": {"index": []}}, 8),
-        ({"shard": "1/3"}, 8),
-    ],
-)
-def test_library_expects_only_the_episodes_of_a_shard(
-    tmp_path: Path, more: dict[str, Any], expected: int
-) -> None:
-    (tmp_path / "part").mkdir()
-    settings = {"env_id": "canary-v0", "episodes": 8, **more}
-    (tmp_path / "part" / "run.json").write_text(json.dumps({"settings": settings}))
-    library = Library(Folder(tmp_path))
-    settle(library)
-    (run,) = library.overview()["runs"]
-    assert run["expected"] == expected
-
-
-def test_overview_has_no_later_version_than_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored(tmp_path / "a")
-    library = Library(Folder(tmp_path))
-    settle(library)
-
-    def summary_then_a_new_run(run: LiveRun) -> dict[str, Any]:
-        made = summary(run)
-        stored(tmp_path / "b")
-        settle(library)  # what the reading thread may do at any moment
-        return made
-
-    monkeypatch.setattr("envkit.viewer.library.summary", summary_then_a_new_run)
-    shown = library.overview()
-    assert [run["name"] for run in shown["runs"]] == ["a"]
-    assert shown["version"] < library.version, "a page would never ask for the new run"
-
-
-def test_library_drops_runs_beyond_its_memory_and_rereads_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("envkit.viewer.library.MAX_BYTES", 1)
-    for name in ("a", "b", "c"):
-        stored(tmp_path / name)
-    library = Library(Folder(tmp_path))
-    settle(library)
-    counts = {run["name"]: run["episodes"] for run in library.overview()["runs"]}
-    assert counts == {"a": 4, "b": 4, "c": 4}
-    held = [run for name in counts if (run := library._runs[name]).count]
-    assert len(held) == 1
-    gone = next(name for name in counts if not library._runs[name].count)
-    run = library.run(gone)
-    assert run is not None
-    settle(library)
-    assert run.count == 4
-
-
-def settle(library: Library) -> None:
-    """Step until everything that the folder holds now was read."""
-    library._next_scan = 0.0
-    deadline = time.monotonic() + 60
-    library.step()
-    while any(library._is_wanted(run) for run in library._runs.values()):
-        library.step()
-        assert time.monotonic() < deadline
-
-
-def test_settings_of_any_shape_become_one_level_of_text() -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(3000):
-        deep = {"in": deep}
-    given = {"a": {"b": {"c": 1.5, "d": []}, "e": None}, "f": "text", "g": float("nan"), "h": deep}
-    shown = flat(given)
-    assert shown | {"h.in.in.in.in.in.in.in.in": ""} == {
-        "a.b.c": "1.5", "a.b.d": "[]", "a.e": "null", "f": "text", "g": "NaN",
-        "h.in.in.in.in.in.in.in.in": "",
-    }  # fmt: skip
-    assert len(flat({str(n): "x" * 9999 for n in range(9999)})) == 500
-
-
-def test_document_is_known_by_its_shape() -> None:
-    line = {"name": "leaks", "verdict": "fail", "value": 0.3, "detail": "d", "evidence": ["e", 1]}
-    certificate = {"target": "x-v0", "episodes": 4, "seed": 0, "is_complete": True,
-                   "passed": False, "lines": [line, "hostile"]}  # fmt: skip
-    found = read_document(json.dumps(certificate).encode())
-    assert found is not None
-    assert (found["kind"], found["target"], found["passed"]) == ("certificate", "x-v0", False)
-    assert found["lines"][0] == {**line, "evidence": ["e", "1"]}
-    assert read_document(b'{"lines": []}') is read_document(b"[1]") is read_document(b"{") is None
-    assert read_document(b"[" * 100_000) is None
-
-
-def test_document_of_an_evaluation_has_intervals_and_no_hostile_values() -> None:
-    estimate = {"mean": 0.5, "interval": {"low": 0.2, "high": 0.9}, "tasks": 3}
-    passes = {"1": estimate, "2": 7}
-    line = {"env_id": "x-v0", "tag": None, "value": None, "tasks": 3, "episodes": "many",
-            "success": estimate, "reward": {"mean": float("inf")}, "pass_at": passes}  # fmt: skip
-    document = {
-        "schema": 1,
-        "counting": {},
-        "is_complete": False,
-        "lines": [line],
-        "runs": {"a": {}},
-    }
-    found = read_document(json.dumps(document).encode())
-    assert found is not None
-    assert list(found["runs"]) == ["a"]
-    (shown,) = found["lines"]
-    assert shown["success"] == {"mean": 0.5, "interval": {"low": 0.2, "high": 0.9}}
-    assert (shown["reward"]["mean"], shown["episodes"]) == (None, None)
-    assert [one["mean"] for one in shown["pass_at"].values()] == [0.5, None]
-    json.dumps(found, allow_nan=False)
+    monkeypatch.setattr("envkit.viewer.run.figures", figures_of)
+    clock = iter(range(10**9))
+    monkeypatch.setattr("envkit.viewer.growing_file.time.monotonic", lambda: next(clock) / 1e9)
+    run = LiveRun("a", tmp_path / "a", Folder(tmp_path))
+    shares: list[str] = []
+    while run.is_behind:
+        run.refresh(1.5e-9)  # one line
+        assert run.index()["from"] == 0
+        assert len(run.index()["rows"]) == run.count
+        shares += run.index()["notes"]
+    assert counted[-1] == 60
+    assert len(counted) < 20
+    assert run.lag == 1
+    assert shares[0] == "Still reading, 1% so far: these are the first 1 episodes."
+    assert run.index()["notes"] == []
