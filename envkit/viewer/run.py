@@ -167,7 +167,9 @@ class RunData:
         self.recorded: dict[str, float] = {}
         """The metrics that the rollout wrote, for the throughput; empty without any."""
         self.engines: dict[str, None] = {}
-        self._aggregator, self._seen, self._has_repeats = Aggregator(), SeenEpisodes(), False
+        self.aggregator = Aggregator()
+        """The metrics of the episodes so far."""
+        self._seen, self._has_repeats = SeenEpisodes(), False
         self._figures: dict[str, Any] = {}
         self._figures_of: tuple[int, dict[str, float]] | None = None
         """Number of episodes and recorded metrics in the cached figures."""
@@ -187,7 +189,7 @@ class RunData:
                 self.notes.append(f"Left out: repeated episodes, from line {one.row.number} on.")
             self._has_repeats = True
             return False
-        self._aggregator.add(one.facts)
+        self.aggregator.add(one.facts)
         self.engines.setdefault(one.engine)
         self.rows.append(one.row)
         return True
@@ -198,7 +200,7 @@ class RunData:
         if self._figures_of != counted:
             self._figures_of = counted
             self._figures = {
-                **figures(self.rows, self._aggregator, self.recorded),
+                **figures(self.rows, self.aggregator, self.recorded),
                 "engines": [engine for engine in self.engines if engine],
             }
         return self._figures

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from envkit.errors import StorageError
+from envkit.metrics.aggregate import Aggregator
 from envkit.ranges import at_least
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.diff import compare_rows
@@ -150,6 +151,11 @@ class RunPages:
         """Maximum number of episodes to list."""
         return self._listed if self.is_full else self._max
 
+    @property
+    def aggregator(self) -> Aggregator:
+        """The metrics of the episodes so far."""
+        return self._data.aggregator
+
     def add_all(self) -> None:
         """Check and add every line of the source.
 
@@ -182,8 +188,8 @@ class RunPages:
         page = None if self.is_full else Page.of(trajectory, checked, row, self._folder)
         return RowFacts.of(trajectory, row), page
 
-    def add(self, one: RowFacts, page: Page | None = None) -> None:
-        """Add an episode, unless it is there already.
+    def add(self, one: RowFacts, page: Page | None = None) -> bool:
+        """Add an episode, unless it is there already; return whether it was added.
 
         Args:
             one: What it adds to the index.
@@ -192,9 +198,11 @@ class RunPages:
         if not self._is_started:
             self._is_started = True
             self._document.start_run()
-        if self._data.take(one) and page is not None:
+        is_new = self._data.take(one)
+        if is_new and page is not None:
             self._listed += 1
             self._document.add_episode(one.row.number, page, self._folder)
+        return is_new
 
     def finished(self) -> RunData:
         """Return the index of the run, with notes about what the list leaves out.
