@@ -6,6 +6,7 @@ hold exactly what was collected, the check and the report read it.
 """
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from envkit.viewer.document import Decode, Document, Page
 from envkit.viewer.episodes import Checked
 from envkit.viewer.run import RunSource
 from envkit.viewer.single_file import RunPages
+
+_BASE64: Final = re.compile("[A-Za-z0-9+/=]*")
+_HASH: Final = re.compile("[0-9a-f]{64}")
 
 
 class RunDigest(Closing):
@@ -128,7 +132,7 @@ class RunDigest(Closing):
 
     def _add_stored(self, file: Path, line: bytes) -> EpisodeFacts:
         entry = self._kept.find(line)
-        if entry is not None and self._has_page(entry):
+        if entry is not None and self._is_usable(entry):
             row = replace(entry.index.row, number=self._lines)
             entry = replace(entry, index=replace(entry.index, row=row))
             return self._take(entry, self._page(entry.page))
@@ -145,10 +149,14 @@ class RunDigest(Closing):
         problems = (*checked.problems, *certificate_problems(trajectory, recorded))
         return self._entry(trajectory, checked, RowCheck.of(trajectory, problems))
 
-    def _has_page(self, entry: DigestEntry) -> bool:
-        """Whether the entry has the page that the report needs, which shows its line."""
-        has_page = entry.page is not None and entry.index.row.number == self._lines
-        return has_page or self._pages.is_full
+    def _is_usable(self, entry: DigestEntry) -> bool:
+        """Whether the entry can be shown, and has the page of its line if the report lists it."""
+        page, hashes = entry.page, entry.check.images
+        if page is None:
+            return self._pages.is_full and all(map(_HASH.fullmatch, hashes))
+        is_plain = _BASE64.fullmatch(page.packed) is not None  # else it could hold markup
+        is_here = entry.index.row.number == self._lines or self._pages.is_full
+        return is_plain and is_here and all(map(_HASH.fullmatch, (*hashes, *page.images)))
 
     def _page(self, kept: KeptPage | None) -> Page | None:
         if kept is None or self._pages.is_full:

@@ -103,6 +103,7 @@ class EpisodeFacts:
             retries["engine"] += turn.engine_retries
             retries["resample"] += turn.resamples
         versions = (turn.weight_version for turn in turns)
+        parts = [turn.seconds.values() for turn in turns]  # in the order of `TIME_PARTS`
         return cls(
             env_id=trajectory.env_id,
             role=role_of(trajectory),
@@ -141,7 +142,7 @@ class EpisodeFacts:
             neutralised=sum(turn.neutralised or 0 for turn in turns),
             sanity=dict(Counter(turn.sanity.value for turn in turns if turn.sanity is not None)),
             retries={kind: count for kind, count in retries.items() if count},
-            seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
+            seconds=dict(zip(TIME_PARTS, zip(*parts, strict=True), strict=True)) if turns else {},
             duration_seconds=trajectory.duration_seconds,
             weight_versions=tuple(dict.fromkeys(one for one in versions if one is not None)),
             tail=trajectory.metadata.get(TAIL),

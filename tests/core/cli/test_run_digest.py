@@ -13,7 +13,7 @@ from fakes.trajectories import build, example
 from fakes.viewer_page import Page
 
 from envkit.cli import run_digest
-from envkit.cli.digest_file import DIGEST_FILE
+from envkit.cli.digest_file import DIGEST_FILE, DigestEntry, DigestFile
 from envkit.cli.run_digest import RunDigest
 from envkit.metrics import aggregate
 from envkit.trajectory import StopReason, Trajectory, load, verify_file
@@ -144,6 +144,33 @@ def test_digest_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (run / DIGEST_FILE).symlink_to(outside)
     assert same_as_file(play(run, rows()), run)
     assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("part", ["page", "image", "thumbnail"])
+def test_forged_entry_never_becomes_markup(
+    tmp_path: Path, part: str, parsed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markup = "</script><img src=x>"
+
+    def forged(self: DigestFile, line: bytes, entry: DigestEntry) -> None:
+        page, check, index = entry.page, entry.check, entry.index
+        assert page is not None
+        if part == "page":
+            page = replace(page, packed=markup)
+        elif part == "image":
+            page, check = replace(page, images=(markup,)), replace(check, images=("../x",))
+        else:
+            index = replace(index, row=replace(index.row, thumbnail=markup))
+        add(self, line, replace(entry, page=page, check=check, index=index))
+
+    add = DigestFile.add
+    with monkeypatch.context() as patched:
+        patched.setattr(DigestFile, "add", forged)
+        play(tmp_path, rows()[:3])
+    digest = play(tmp_path, rows()[3:], is_resumed=True)
+    digest.write_report(tmp_path / "own.html", decode=None)
+    assert markup not in (tmp_path / "own.html").read_text()
+    assert parsed == ([] if part == "thumbnail" else [1, 2, 3])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
