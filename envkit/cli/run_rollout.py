@@ -21,7 +21,7 @@ from envkit.cli.summary import REPORT_FILE, summarise
 from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
-from envkit.metrics import Aggregator
+from envkit.metrics import EpisodeFacts
 from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played, RolloutState
 from envkit.rollout.player import AnyPlayer, Player
@@ -35,9 +35,11 @@ from envkit.sinks.guarded import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.sinks.sink import SinkRun
 from envkit.text import counted
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import Trajectory
+from envkit.trajectory.storage import PreparedTrajectory
 
 if TYPE_CHECKING:
+    from envkit.cli.run_digest import RunDigest
     from envkit.env import Env
     from envkit.viewer.document import Decode
 
@@ -55,11 +57,9 @@ _LOOK_S: Final = 5.0
 class _Outcome:
     """Results of a run, for the exit code and the summary."""
 
-    also: Callable[[Trajectory], None]
-    """Also receives every trajectory."""
+    digest: "RunDigest"
     decode: "Decode | None" = None
     """Decodes the model's token ids; None for a model without tokens."""
-    metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
     """Images shown to models."""
@@ -75,20 +75,17 @@ class _Outcome:
     failure: RunFailedError | None = None
     """Why the run stopped itself."""
 
-    def add(self, trajectory: Trajectory) -> None:
-        self.also(trajectory)
+    def add(self, facts: EpisodeFacts) -> None:
         self.count += 1
-        self.images += trajectory.image_count
-        self.metrics.add(trajectory)
-        ended_early = trajectory.stop_reason is StopReason.ABORTED
-        self.completed += not (trajectory.is_faulted or ended_early)
-        if trajectory.fault is not None:
-            fault = trajectory.fault
-            self.faults[f"{fault.where}: {fault.kind}: {fault.message}"] += 1
+        self.images += facts.images
+        self.completed += not (facts.is_faulted or facts.is_aborted)
+        if facts.fault is not None:
+            fault = facts.fault
+            self.faults[f"{fault['where']}: {fault['kind']}: {fault['message']}"] += 1
 
     def figures(self) -> dict[str, float]:
         """Return the metrics of the whole run."""
-        return self.metrics.result(elapsed_seconds=self.seconds)
+        return self.digest.metrics.result(elapsed_seconds=self.seconds)
 
     @property
     def faulted(self) -> int:
@@ -104,11 +101,34 @@ class _Running:
     state: RolloutState
     signals: StopSignals
     outcome: _Outcome
+    also: Callable[[Trajectory], None] | None
+    """Also receives every trajectory."""
+
+    def store(self, trajectory: Trajectory, line: PreparedTrajectory) -> None:
+        """Take a record that was just written."""
+        self.sinks.write(trajectory)
+        self.outcome.add(self.outcome.digest.add(trajectory, line))
+
+    def take_stored(self, folder: RunFolder) -> None:
+        """Take the records of earlier commands: figures cover the whole run, sinks what they lack.
+
+        Raises:
+            StorageError: A line cannot be read.
+        """
+        for facts in self.outcome.digest.stored():
+            self.outcome.add(facts)
+        if self.plan.sinks or self.also is not None:
+            for trajectory in folder.finished():
+                self.pass_on(trajectory)
+                self.sinks.write(trajectory)
+
+    def pass_on(self, trajectory: Trajectory) -> None:
+        """Give a record to whoever runs the rollout."""
+        if self.also is not None:
+            self.also(trajectory)
 
 
-def run_rollout(
-    plan: RolloutPlan, *, also: Callable[[Trajectory], None] = lambda trajectory: None
-) -> int:
+def run_rollout(plan: RolloutPlan, *, also: Callable[[Trajectory], None] | None = None) -> int:
     """Play the plan and return the exit code.
 
     Args:
@@ -118,6 +138,8 @@ def run_rollout(
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
+    from envkit.cli.run_digest import RunDigest  # the viewer, which other commands do not need
+
     # The folder is claimed before the sinks open and the model loads: of two equal commands that
     # start together, one ends at once and the other loses nothing.
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
@@ -125,10 +147,14 @@ def run_rollout(
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
             note(f"{claim.path} is finished: all {plan.to_play} episodes are done")
             return EXIT_OK
-        signals, state, outcome = StopSignals(), RolloutState(), _Outcome(also)
-        with _sinks(plan, claim.path, state) as sinks:
+        signals, state = StopSignals(), RolloutState()
+        with (
+            RunDigest(claim.path, is_resumed=plan.is_resumed) as digest,
+            _sinks(plan, claim.path, state) as sinks,
+        ):
+            outcome = _Outcome(digest)
             running = _Running(
-                plan=plan, sinks=sinks, state=state, signals=signals, outcome=outcome
+                plan=plan, sinks=sinks, state=state, signals=signals, outcome=outcome, also=also
             )
             asyncio.run(_play(running, env, claim))
             if outcome.count:
@@ -232,9 +258,7 @@ async def _fill(running: _Running, built: Playing, player: AnyPlayer, folder: Ru
     plan, sinks, outcome = running.plan, running.sinks, running.outcome
     state, signals = running.state, running.signals
     if plan.is_resumed:
-        for trajectory in folder.finished():  # figures cover the whole run, sinks what they lack
-            outcome.add(trajectory)
-            sinks.write(trajectory)
+        running.take_stored(folder)
     run = Run(
         plan.environment(),
         player,
@@ -254,7 +278,7 @@ async def _fill(running: _Running, built: Playing, player: AnyPlayer, folder: Ru
                 _tell_resumed(plan, folder, progress)
             watching = asyncio.create_task(_tell_outages(state, progress))
             try:
-                await run.play(_Delivery(folder, sinks, outcome, progress))
+                await run.play(_Delivery(running, folder, progress))
             finally:
                 watching.cancel()
         if not signals.was_stopped:
@@ -285,16 +309,15 @@ async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
 class _Delivery:
     """Stores an episode first, then passes it on."""
 
+    running: _Running
     folder: RunFolder
-    sinks: GuardedSinks
-    outcome: _Outcome
     progress: Progress
 
     async def __call__(self, played: Played) -> None:
         # Sinks get the record as stored: one that JSON cannot hold became a fault.
-        stored = await self.folder.deliver(played, then=self.sinks.write)
+        stored = await self.folder.deliver(played, then=self.running.store)
         for trajectory in stored:
-            self.outcome.add(trajectory)
+            self.running.pass_on(trajectory)
         self.progress.finished(stored)
 
 
@@ -374,7 +397,9 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
         return signals.exit_code or EXIT_ALL_FAULTED
     if outcome.failure is None:
         _tell_faults(outcome)
-    is_sound = summarise(directory, outcome.figures(), outcome.decode, output=plan.output)
+    is_sound = summarise(
+        directory, outcome.figures(), outcome.decode, output=plan.output, digest=outcome.digest
+    )
     if signals.was_stopped:
         if plan.output is not Output.NOTHING:
             more = plan.resume_options()

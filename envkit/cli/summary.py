@@ -14,6 +14,7 @@ from envkit.trajectory import verify_file
 from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
+    from envkit.cli.run_digest import RunDigest
     from envkit.viewer.document import Decode
 
 REPORT_FILE: Final = "report.html"
@@ -22,7 +23,12 @@ _PIPE_WIDTH: Final = 120
 
 
 def summarise(
-    directory: Path, metrics: Mapping[str, float], decode: "Decode | None", *, output: Output
+    directory: Path,
+    metrics: Mapping[str, float],
+    decode: "Decode | None",
+    *,
+    output: Output,
+    digest: "RunDigest | None" = None,
 ) -> bool:
     """Write metrics.json and report.html next to a run's trajectories, and show the figures.
 
@@ -31,9 +37,10 @@ def summarise(
         metrics: The aggregated metrics.
         decode: Turns token ids into text, for the report; None shows ids.
         output: The output in addition to the files.
+        digest: What was collected of the episodes while they were written; None reads the file.
 
     Returns:
-        Whether the trajectory file passes its check.
+        Whether the episodes pass their check.
 
     Raises:
         StorageError: A file cannot be read or written; none is half-written.
@@ -42,14 +49,17 @@ def summarise(
 
     text = json.dumps(dict(metrics), indent=2)
     replace_file(directory / METRICS_FILE, text.encode() + b"\n")
-    checked = verify_file(directory)
+    checked = verify_file(directory) if digest is None else digest.checked()
     paths = {
         "trajectories": str(directory / FILE_NAME),
         "metrics": str(directory / METRICS_FILE),
     }
     if checked.trajectories:
         report = directory / REPORT_FILE
-        write_report(directory, report, decode=decode)
+        if digest is None:
+            write_report(directory, report, decode=decode)
+        else:
+            digest.write_report(report, decode=decode)
         paths["report"] = str(report)
     if output is Output.JSON:
         say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})
@@ -59,6 +69,11 @@ def summarise(
             say(f"{name:>12}  {path}")
     if output is Output.TABLE:
         say(str(checked))
+        if digest is not None and digest.is_from_memory:
+            say(
+                "each episode was checked once, as it was written or resumed; envkit verify "
+                f"{directory} reads the file back"
+            )
     elif output is Output.JSON or not checked.is_sound:
         note(str(checked))
     return checked.is_sound

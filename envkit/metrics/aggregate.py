@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
@@ -27,6 +28,7 @@ _SUMMED: Final = (
     "long_checked",
 )
 """Facts summed over episodes under their own name."""
+_summed: Final = attrgetter(*_SUMMED)
 _DISTRIBUTED: Final = {
     "tokens/prompt": "prompt_length",
     "tokens/response": "response_tokens",
@@ -83,16 +85,18 @@ class Aggregator:
         if facts.fault is not None:
             self._kinds["fault"][facts.fault["kind"]] += 1
         self._add_reward(facts)
-        for name in _SUMMED:
-            counts[name] += getattr(facts, name)
+        for name, value in zip(_SUMMED, _summed(facts), strict=True):
+            counts[name] += value
         for name, field in _DISTRIBUTED.items():
             if (value := getattr(facts, field)) is not None:
                 self._distributions[name].add(value)
         for part, values in facts.seconds.items():
+            seconds = self._distributions[f"seconds/{part}"]
             for value in values:
-                self._distributions[f"seconds/{part}"].add(value)
+                seconds.add(value)
         for prefix, field in _COUNTED.items():
-            self._kinds[prefix].update(getattr(facts, field))
+            for kind, count in getattr(facts, field).items():
+                self._kinds[prefix][kind] += count
         self._add_parked(facts)
         self._versions |= set(facts.weight_versions)
         counts["mixed_versions"] += len(facts.weight_versions) > 1

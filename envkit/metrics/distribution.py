@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 EXACT_VALUES: Final = 2048
@@ -37,8 +38,10 @@ class Moments:
         """Add one number."""
         self.count += 1
         self.total += value
-        self.minimum = min(self.minimum, value)
-        self.maximum = max(self.maximum, value)
+        if value < self.minimum:
+            self.minimum = value
+        if value > self.maximum:
+            self.maximum = value
         step = value - self._mean  # Welford: sums of squares cancel badly
         self._mean += step / self.count
         self._squares += step * (value - self._mean)
@@ -121,4 +124,9 @@ def _bucket(value: float) -> float:
     if abs(value) < _TINY:
         return 0.0
     index = math.floor(math.log(abs(value)) / _LOG_GROWTH)
-    return math.copysign(math.exp((index + 0.5) * _LOG_GROWTH), value)
+    return math.copysign(_middle(index), value)
+
+
+@lru_cache(4096)
+def _middle(index: int) -> float:
+    return math.exp((index + 0.5) * _LOG_GROWTH)

@@ -109,6 +109,7 @@ class EpisodeFacts:
             retries["resample"] += turn.resamples
         versions = (turn.weight_version for turn in turns)
         long = _long(trajectory)
+        parts = [turn.seconds.values() for turn in turns]  # in the order of `TIME_PARTS`
         return cls(
             env_id=trajectory.env_id,
             role=role_of(trajectory),
@@ -149,7 +150,7 @@ class EpisodeFacts:
             long_observations=len(long),
             long_checked=sum(one not in (None, SanityStatus.UNCHECKED) for one in long),
             retries={kind: count for kind, count in retries.items() if count},
-            seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
+            seconds=dict(zip(TIME_PARTS, zip(*parts, strict=True), strict=True)) if turns else {},
             duration_seconds=trajectory.duration_seconds,
             weight_versions=tuple(dict.fromkeys(one for one in versions if one is not None)),
             tail=trajectory.metadata.get(TAIL),

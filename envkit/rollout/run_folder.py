@@ -45,6 +45,7 @@ FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
 RECEIVED_FILE: Final = "received-{}.txt"
 """Records of what the run's sinks have; see `envkit.sinks.Received`."""
+Then = Callable[[Trajectory, PreparedTrajectory], None]
 _RESCUED: Final = "envkit-rescued-"
 
 
@@ -152,9 +153,7 @@ class RunFolder(Closing):
         """
         return read_trajectories(self.path)
 
-    async def deliver(
-        self, played: Played, *, then: Callable[[Trajectory], None] | None = None
-    ) -> Played:
+    async def deliver(self, played: Played, *, then: "Then | None" = None) -> Played:
         """Store the records of an episode and return them as stored.
 
         A record that JSON cannot represent is stored as a fault without its contents. Episodes
@@ -162,7 +161,8 @@ class RunFolder(Closing):
 
         Args:
             played: The records.
-            then: Called with each stored record, on the writing thread.
+            then: Called with each stored record and its line in the order of the file, on the
+                writing thread.
 
         Raises:
             StorageError: The disk is full or gone; the file is unchanged.
@@ -253,8 +253,8 @@ class RunFolder(Closing):
         try:
             lines: list[PreparedTrajectory] = []
             for delivery in batch:
-                delivery.stored, prepared = _prepared(self._writer, delivery.played)
-                lines += prepared
+                delivery.stored, delivery.lines = _prepared(self._writer, delivery.played)
+                lines += delivery.lines
             self._writer.append(*lines)
         except Exception as failure:  # noqa: BLE001  # re-raised where each of them is awaited
             error = failure
@@ -265,20 +265,23 @@ class RunFolder(Closing):
 class _Delivery:
     """An episode on its way to the file."""
 
-    def __init__(self, played: Played, then: Callable[[Trajectory], None] | None) -> None:
+    def __init__(self, played: Played, then: Then | None) -> None:
         self.played, self._then = played, then
         self.stored: Played = ()
+        self.lines: list[PreparedTrajectory] = []
         self.error: Exception | None = None
 
     def call_back(self) -> None:
-        """Call the callback, which may fail, with each stored record."""
+        """Call the callback, which may fail, with each stored record and its line."""
         if self._then is None or self.error is not None:
             return
         try:
-            for trajectory in self.stored:
-                self._then(trajectory)
+            for trajectory, line in zip(self.stored, self.lines, strict=True):
+                self._then(trajectory, line)
         except Exception as error:  # noqa: BLE001  # re-raised where it is awaited
             self.error = error
+        finally:
+            self.lines = []  # of no more use, and as large as the episode
 
     def outcome(self) -> Played:
         """Return the records as stored.

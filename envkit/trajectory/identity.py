@@ -10,6 +10,19 @@ REPEATED = "repeated"
 """Reason for leaving out an episode, for people."""
 
 
+def identity(trajectory: Trajectory) -> bytes | None:
+    """Return a key that only records of the same episode share; None for one without an id."""
+    if not trajectory.episode_id:
+        return None
+    replies = (turn.response_text for turn in trajectory.turns)
+    start = trajectory.initial_observation_hash or ""
+    task = (trajectory.env_id, repr(trajectory.seed), start)
+    outcome = (trajectory.stop_reason.value, repr(trajectory.reward))
+    parts = (trajectory.episode_id, *task, *outcome, *replies)
+    text = "".join(f"{len(part)} {part}" for part in parts)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
 class SeenEpisodes:
     """Remembers episodes by their id, task, replies and outcome: 32 bytes each.
 
@@ -20,17 +33,14 @@ class SeenEpisodes:
     def __init__(self) -> None:
         self._keys = set[bytes]()
 
-    def add(self, trajectory: Trajectory) -> bool:
-        """Return whether this is the first record of its episode."""
-        if not trajectory.episode_id:
+    def add(self, key: bytes | None) -> bool:
+        """Return whether this is the first record of its episode.
+
+        Args:
+            key: The `identity` of the record.
+        """
+        if key is None:
             return True
-        replies = (turn.response_text for turn in trajectory.turns)
-        start = trajectory.initial_observation_hash or ""
-        task = (trajectory.env_id, repr(trajectory.seed), start)
-        outcome = (trajectory.stop_reason.value, repr(trajectory.reward))
-        parts = (trajectory.episode_id, *task, *outcome, *replies)
-        text = "".join(f"{len(part)} {part}" for part in parts)
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         is_new = key not in self._keys
         self._keys.add(key)
         return is_new
@@ -40,7 +50,7 @@ class SeenEpisodes:
     ) -> Iterator[Trajectory]:
         """Yield the trajectories that are new, and count the others as `REPEATED`."""
         for trajectory in trajectories:
-            if self.add(trajectory):
+            if self.add(identity(trajectory)):
                 yield trajectory
             else:
                 left_out[REPEATED] += 1

@@ -66,6 +66,8 @@ class PreparedTrajectory:
     line: bytes
     images: tuple[Image, ...]
     """New images, encoded, each once."""
+    certificate: Certificate | None = None
+    """As in the line; None if the line was copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +417,8 @@ def _prepared(trajectory: Trajectory, folder: ImageFolder) -> PreparedTrajectory
             images[image.sha256] = image
 
     try:
-        row = encode(trajectory, certify(trajectory), keep)
+        certificate = certify(trajectory)
+        row = encode(trajectory, certificate, keep)
         line = "".join(json_chunks(row)).encode("ascii") + b"\n"
     except KeyboardInterrupt:
         raise
@@ -424,7 +427,10 @@ def _prepared(trajectory: Trajectory, folder: ImageFolder) -> PreparedTrajectory
         reason = str(error) if isinstance(error, EnvkitError) else type(error).__name__
         raise StorageError(f"episode {_name(trajectory)} cannot be stored: {reason}") from error
     return PreparedTrajectory(
-        episode_id=trajectory.episode_id, line=line, images=tuple(images.values())
+        episode_id=trajectory.episode_id,
+        line=line,
+        images=tuple(images.values()),
+        certificate=certificate,
     )
 
 

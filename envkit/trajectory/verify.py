@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -75,20 +75,10 @@ def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
         StorageError: The file itself cannot be read. A line that cannot be read is a problem in the
             report.
     """
-    checker = _Checker(lambda numbers: read_lines(path, numbers))
+    checker = FileCheck(lambda numbers: read_lines(path, numbers))
     for stored in read_lines(path):
         checker.add(stored)
-    checker.finish()
-    return VerifyReport(
-        path=trajectory_file(path),
-        trajectories=checker.trajectories,
-        tokens=checker.tokens,
-        trained_tokens=checker.trained_tokens,
-        images=len(checker.images),
-        compared=checker.compared,
-        unchecked=checker.unchecked,
-        problems=tuple(checker.problems),
-    )
+    return checker.finished(trajectory_file(path))
 
 
 def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | None:
@@ -97,74 +87,151 @@ def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | No
     return None if difference is None else f"the ledger was changed: {difference}"
 
 
-class _Checker:
-    def __init__(self, read: "_ReadLines") -> None:
-        self.trajectories = 0
-        self.tokens = 0
-        self.trained_tokens = 0
-        self.images: dict[str, str | None] = {}  # hash -> what is wrong with the file
-        self.compared = 0
-        self.unchecked = 0
-        self.problems: list[Problem] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCheck:
+    """What one record adds to the check of its file, without its tokens."""
+
+    episode_id: str
+    is_aborted: bool
+    is_fork: bool
+    group_id: str | None
+    start: str | None
+    """Hash of the first observation; None if the group is not compared by it."""
+    tokens: int
+    trained_tokens: int
+    compared: int
+    unchecked: int
+    images: tuple[str, ...]
+    """Hashes of its images."""
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, problems: Iterable[Problem]) -> "RowCheck":
+        """Return what a record adds.
+
+        Args:
+            trajectory: The record.
+            problems: What the rules for a single record found.
+        """
+        drawn = [turn.sanity for turn in trajectory.own_turns if turn.sanity is not None]
+        unchecked = drawn.count(SanityStatus.UNCHECKED)
+        # A fault perhaps comes from another start, so it is not compared.
+        is_compared = trajectory.group_id is not None and not trajectory.is_faulted
+        return cls(
+            episode_id=trajectory.episode_id,
+            is_aborted=trajectory.stop_reason is StopReason.ABORTED,
+            is_fork=trajectory.origin is not None,
+            group_id=trajectory.group_id,
+            start=trajectory.initial_observation_hash if is_compared else None,
+            tokens=trajectory.token_count,
+            trained_tokens=_trained_tokens(trajectory),
+            compared=len(drawn) - unchecked,
+            unchecked=unchecked,
+            images=tuple(image.sha256 for image in _images(trajectory)),
+            problems=tuple(
+                replace(problem, episode_id=trajectory.episode_id) for problem in problems
+            ),
+        )
+
+
+class FileCheck:
+    """Checks the records of a file one after the other."""
+
+    def __init__(self, read: _ReadLines) -> None:
+        """Start with no records.
+
+        Args:
+            read: Reads lines of the file again; only files with forks need it.
+        """
+        self._rows = self._tokens = self._trained = self._compared = self._unchecked = 0
+        self._images: dict[str, str | None] = {}  # hash -> what is wrong with the file
+        self._problems: list[Problem] = []
         self._group_starts: dict[str, str | None] = {}
         self._lineage = Lineage(read)
 
     def add(self, stored: StoredLine) -> None:
-        if stored.trajectory is None or stored.certificate is None:
-            text = str(stored.error)
-            self.problems.append(Problem(rule=Rule.READABLE, message=text, line=stored.line))
-            return
+        """Check a line of the file."""
         trajectory = stored.trajectory
-        self.trajectories += 1
+        if trajectory is None or stored.certificate is None:
+            text = str(stored.error)
+            self._problems.append(Problem(rule=Rule.READABLE, message=text, line=stored.line))
+            return
         self._lineage.add(trajectory, stored.line)
-        self.tokens += trajectory.token_count
-        drawn = [turn.sanity for turn in trajectory.own_turns if turn.sanity is not None]
-        self.unchecked += drawn.count(SanityStatus.UNCHECKED)
-        self.compared += len(drawn) - drawn.count(SanityStatus.UNCHECKED)
-        self.trained_tokens += _trained_tokens(trajectory)
-        self.problems += [
-            replace(problem, line=stored.line, episode_id=trajectory.episode_id)
-            for problem in (
-                *check_trajectory(trajectory),
-                *self._certificate(trajectory, stored.certificate),
-                *self._image_files(trajectory),
-                *self._group(trajectory),
-            )
+        problems = (
+            *check_trajectory(trajectory),
+            *certificate_problems(trajectory, stored.certificate),
+        )
+        row = RowCheck.of(trajectory, problems)
+        self._take(row, stored.line, {image.sha256: image for image in _images(trajectory)})
+
+    def add_row(self, row: RowCheck, line: int, image: Callable[[str], Image]) -> None:
+        """Add a record that is not a fork and was checked before.
+
+        Args:
+            row: What it adds.
+            line: Its line, from 1.
+            image: Returns the image with a given hash.
+        """
+        self._lineage.add_row(row.episode_id, line, is_aborted=row.is_aborted)
+        self._take(row, line, {sha256: image(sha256) for sha256 in row.images})
+
+    def _take(self, row: RowCheck, line: int, images: Mapping[str, Image]) -> None:
+        self._rows += 1
+        self._tokens += row.tokens
+        self._trained += row.trained_tokens
+        self._compared += row.compared
+        self._unchecked += row.unchecked
+        self._problems += [
+            replace(problem, line=line, episode_id=row.episode_id)
+            for problem in (*row.problems, *self._image_files(images), *self._group(row))
         ]
 
-    def finish(self) -> None:
-        """Check the relations between episodes, which need the whole file."""
-        self.problems += self._lineage.problems()
+    def finished(self, path: Path) -> VerifyReport:
+        """Check the relations between episodes, which need the whole file, and return the result.
 
-    def _certificate(self, trajectory: Trajectory, recorded: Certificate) -> Iterator[Problem]:
-        try:
-            difference = check_certificate(trajectory, recorded)
-        except EnvkitError as error:
-            difference = str(error)
-        if difference is not None:
-            yield Problem(rule=Rule.CERTIFICATE, message=difference)
+        Args:
+            path: The trajectory file.
+        """
+        return VerifyReport(
+            path=path,
+            trajectories=self._rows,
+            tokens=self._tokens,
+            trained_tokens=self._trained,
+            images=len(self._images),
+            compared=self._compared,
+            unchecked=self._unchecked,
+            problems=(*self._problems, *self._lineage.problems()),
+        )
 
-    def _image_files(self, trajectory: Trajectory) -> Iterator[Problem]:
-        ledger = [image for segment in trajectory.segments for image in segment.images]
-        for image in dict.fromkeys((*ledger, *images_of(trajectory.messages))):
-            if image.sha256 not in self.images:
-                self.images[image.sha256] = _check_file(image)
-            problem = self.images[image.sha256]
+    def _image_files(self, images: Mapping[str, Image]) -> Iterator[Problem]:
+        for sha256, image in images.items():
+            if sha256 not in self._images:
+                self._images[sha256] = _check_file(image)
+            problem = self._images[sha256]
             if problem is not None:
                 yield Problem(rule=Rule.IMAGE_FILES, message=problem)
 
-    def _group(self, trajectory: Trajectory) -> Iterator[Problem]:
-        if trajectory.group_id is None or trajectory.initial_observation_hash is None:
+    def _group(self, row: RowCheck) -> Iterator[Problem]:
+        if row.group_id is None or row.start is None:
             return
-        if trajectory.is_faulted:  # perhaps because it started elsewhere, so do not compare it
-            return
-        found = trajectory.initial_observation_hash
-        first = self._group_starts.setdefault(trajectory.group_id, found)
-        if first != found:
-            yield Problem(
-                rule=Rule.GROUP,
-                message=f"group {trajectory.group_id!r} starts from different observations",
-            )
+        if self._group_starts.setdefault(row.group_id, row.start) != row.start:
+            message = f"group {row.group_id!r} starts from different observations"
+            yield Problem(rule=Rule.GROUP, message=message)
+
+
+def certificate_problems(trajectory: Trajectory, recorded: Certificate) -> Iterator[Problem]:
+    """Yield the problem of a certificate that does not match, or cannot be computed."""
+    try:
+        difference = check_certificate(trajectory, recorded)
+    except EnvkitError as error:
+        difference = str(error)
+    if difference is not None:
+        yield Problem(rule=Rule.CERTIFICATE, message=difference)
+
+
+def _images(trajectory: Trajectory) -> dict[Image, None]:
+    ledger = [image for segment in trajectory.segments for image in segment.images]
+    return dict.fromkeys((*ledger, *images_of(trajectory.messages)))
 
 
 def _trained_tokens(trajectory: Trajectory) -> int:
@@ -209,15 +276,9 @@ class Lineage:
     def add(self, trajectory: Trajectory, line: int) -> None:
         """Add a trajectory and its line."""
         name = trajectory.episode_id
-        if trajectory.stop_reason is not StopReason.ABORTED:  # a resumed episode has two lines
-            if name in self._ended:
-                message = f"the episode is also on line {self._lines[name]}: tokens have two owners"
-                self._doubled.append(
-                    Problem(rule=Rule.TREE, message=message, line=line, episode_id=name)
-                )
-                return
-            self._ended.add(name)
-        self._lines[name] = line
+        is_aborted = trajectory.stop_reason is StopReason.ABORTED
+        if not self.add_row(name, line, is_aborted=is_aborted):
+            return
         self._has_forks = self._has_forks or trajectory.origin is not None
         if self._has_forks:
             self._prefixes[name] = list(_digests(trajectory.segments))
@@ -225,6 +286,25 @@ class Lineage:
         self._origins.pop(name, None)
         if trajectory.origin is not None:
             self._origins[name] = trajectory.origin
+
+    def add_row(self, name: str, line: int, *, is_aborted: bool) -> bool:
+        """Add an episode that no fork is compared with; return whether it counts.
+
+        Args:
+            name: Its id.
+            line: Its line.
+            is_aborted: Whether a later line may continue it.
+        """
+        if not is_aborted:  # a resumed episode has two lines
+            if name in self._ended:
+                message = f"the episode is also on line {self._lines[name]}: tokens have two owners"
+                self._doubled.append(
+                    Problem(rule=Rule.TREE, message=message, line=line, episode_id=name)
+                )
+                return False
+            self._ended.add(name)
+        self._lines[name] = line
+        return True
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems of forks, then the duplicate episodes."""

@@ -185,9 +185,9 @@ def marks_of(info: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
     A mark that violates the contract gets only words, so the page draws nothing for it.
     """
     given = info.get("marks")
-    if not isinstance(given, list):
+    if not isinstance(given, (list, tuple)):  # a record in memory may have a tuple
         return [], 0
-    marks = cast("list[Any]", given)
+    marks = cast("Sequence[Any]", given)
     return [_said(mark) for mark in marks[:MAX_MARKS]], max(0, len(marks) - MAX_MARKS)
 
 

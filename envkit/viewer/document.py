@@ -6,22 +6,64 @@ own script and style, and no URL.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.files import replace_file
+from envkit.images import Image
 from envkit.trajectory.image_folder import ImageFolder
+from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.bundle import shell
-from envkit.viewer.episodes import ShownEpisode
+from envkit.viewer.episodes import Checked, shown_episode
 from envkit.viewer.images import Pictures
 from envkit.viewer.markup import pack, safe_json
-from envkit.viewer.search import Piece
+from envkit.viewer.rows import EpisodeRow
+from envkit.viewer.search import Piece, search_pieces
 
 Decode = Callable[[Sequence[int]], str]
 
 IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
 """Maximum base64 characters of image data in one file; other images are links to `images/`."""
 SHOWN_NOTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One episode as the file holds it."""
+
+    packed: str
+    """Its data, as from `pack`."""
+    pieces: list[Piece]
+    """Its searchable texts."""
+    images: tuple[Image, ...]
+    token_ids: frozenset[int]
+
+    @classmethod
+    def of(
+        cls, trajectory: Trajectory, checked: Checked, row: EpisodeRow, folder: ImageFolder | None
+    ) -> "Page":
+        """Return the page of a trajectory.
+
+        Args:
+            trajectory: The episode.
+            checked: What its check found.
+            row: Its row.
+            folder: Folder of its image files; None for images in memory.
+
+        Raises:
+            StorageError: JSON cannot represent a free-form part.
+        """
+        found = shown_episode(trajectory, checked, row, folder=folder)
+        images = found.images
+        if folder is not None:  # images in memory must not be kept until the file is written
+            images = tuple(folder.read(image.sha256) for image in images)
+        return cls(
+            packed=pack(found.data),
+            pieces=search_pieces(trajectory),
+            images=images,
+            token_ids=found.token_ids,
+        )
 
 
 class Document:
@@ -33,6 +75,8 @@ class Document:
         self._searched: list[list[tuple[int, list[Piece]]]] = []
         self._pictures = Pictures()
         self._token_ids: set[int] = set()
+        self.size = 0
+        """Characters of the episodes so far, without images."""
         self.notes: list[str] = []
         """What the file leaves out."""
 
@@ -40,21 +84,19 @@ class Document:
         """Start a run, to which the next episodes belong."""
         self._searched.append([])
 
-    def add_episode(
-        self, episode: ShownEpisode, pieces: list[Piece], folder: ImageFolder | None
-    ) -> None:
+    def add_episode(self, number: int, page: Page, folder: ImageFolder | None) -> None:
         """Add an episode to the current run.
 
         Args:
-            episode: The episode to show.
-            pieces: Its searchable texts.
+            number: Its line in the file, from 1.
+            page: The episode to show.
             folder: Folder of its image files; None for images in memory.
         """
-        name = f"episode-{len(self._searched) - 1}-{episode.row.number}"
-        self._blocks.append((name, pack(episode.data)))
-        self._searched[-1].append((episode.row.number, pieces))
-        self._pictures.keep(episode.images, folder)
-        self._token_ids |= episode.token_ids
+        self._blocks.append((f"episode-{len(self._searched) - 1}-{number}", page.packed))
+        self.size += len(page.packed)
+        self._searched[-1].append((number, page.pieces))
+        self._pictures.keep(page.images, folder)
+        self._token_ids.update(page.token_ids)
 
     def write(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
-from envkit.trajectory.checks import check_trajectory
+from envkit.trajectory.checks import Problem, check_trajectory
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.trajectory.plain import Keep, to_plain
 from envkit.trajectory.storage import StoredLine
@@ -29,6 +29,56 @@ class ShownEpisode:
     """Every train id, for the vocabulary."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the rules and the certificate say about a record."""
+
+    problems: tuple[Problem, ...]
+    seal: str
+    """Of the certificate of what the record holds."""
+    status: str
+    """How that compares with the recorded certificate, for people."""
+    kind: str
+    """"good", "bad", or empty if there is none to compare with."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, recorded: Certificate | None) -> "Checked":
+        """Check a record.
+
+        Args:
+            trajectory: The record.
+            recorded: The certificate from its file; None for a trajectory in memory.
+        """
+        found = certify(trajectory)
+        difference = None if recorded is None else recorded.difference(found)
+        status, kind = ("computed now", "") if recorded is None else ("verified", "good")
+        if difference is not None:
+            status, kind = f"broken: {difference}", "bad"
+        problems = check_trajectory(trajectory)
+        return cls(problems=problems, seal=found.seal, status=status, kind=kind)
+
+    @classmethod
+    def written(cls, problems: tuple[Problem, ...], certificate: Certificate) -> "Checked":
+        """Return what is known of a record that was just written.
+
+        Args:
+            problems: The result of `check_trajectory`.
+            certificate: Computed for the record and written with it.
+        """
+        status = "computed when it was written"
+        return cls(problems=problems, seal=certificate.seal, status=status, kind="good")
+
+    def row(self, trajectory: Trajectory, number: int) -> EpisodeRow:
+        """Return the row of the record.
+
+        Args:
+            trajectory: The record.
+            number: Its line in the file, from 1.
+        """
+        is_broken = bool(self.problems) or self.kind == "bad"
+        return episode_row(trajectory, number=number, problems=self.problems, is_broken=is_broken)
+
+
 def episode(
     trajectory: Trajectory,
     recorded: Certificate | None,
@@ -36,9 +86,7 @@ def episode(
     number: int,
     folder: ImageFolder | None = None,
 ) -> ShownEpisode:
-    """Prepare one trajectory for its page.
-
-    The conversation is a tree: see `envkit.viewer.sequences`.
+    """Check and prepare one trajectory for its page; see `shown_episode`.
 
     Args:
         trajectory: The trajectory to show.
@@ -49,26 +97,43 @@ def episode(
     Raises:
         StorageError: JSON cannot represent a free-form part.
     """
+    checked = Checked.of(trajectory, recorded)
+    return shown_episode(trajectory, checked, checked.row(trajectory, number), folder=folder)
+
+
+def shown_episode(
+    trajectory: Trajectory, checked: Checked, row: EpisodeRow, *, folder: ImageFolder | None
+) -> ShownEpisode:
+    """Prepare one trajectory for its page.
+
+    The conversation is a tree: see `envkit.viewer.sequences`.
+
+    Args:
+        trajectory: The trajectory to show.
+        checked: What its check found.
+        row: Its row.
+        folder: Folder of its image files; None for images in memory.
+
+    Raises:
+        StorageError: JSON cannot represent a free-form part.
+    """
     images: dict[Image, None] = {}
 
     def keep(image: Image) -> None:
         images.setdefault(image)
 
-    problems = check_trajectory(trajectory)
-    certificate = _certificate(trajectory, recorded)
-    is_broken = bool(problems) or certificate["kind"] == "bad"
     data = {
-        "number": number,
+        "number": row.number,
         "title": title_of(trajectory),
         **_head(trajectory, keep),
-        "certificate": certificate,
-        "problems": [{"rule": one.rule.value, "message": one.message} for one in problems],
+        "certificate": {"seal": checked.seal, "status": checked.status, "kind": checked.kind},
+        "problems": [{"rule": one.rule.value, "message": one.message} for one in checked.problems],
         "sequences": sequences(trajectory, conversation(trajectory, keep), keep),
         "pictures": [one.sha256 for one in images],
     }
     data["sizes"] = {one.sha256: size for one in images if (size := image_size(one, folder))}
     return ShownEpisode(
-        row=episode_row(trajectory, number=number, problems=problems, is_broken=is_broken),
+        row=row,
         data=data,
         images=tuple(images),
         token_ids=frozenset[int]().union(*(s.train_ids for s in trajectory.segments)),
@@ -110,12 +175,3 @@ def _head(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
         "metadata": to_plain(trajectory.metadata, "metadata", keep),
         "has_ledger": trajectory.has_ledger,
     }
-
-
-def _certificate(trajectory: Trajectory, recorded: Certificate | None) -> dict[str, str]:
-    found = certify(trajectory)
-    difference = None if recorded is None else recorded.difference(found)
-    if difference is not None:
-        return {"seal": found.seal, "status": f"broken: {difference}", "kind": "bad"}
-    status, kind = ("computed now", "") if recorded is None else ("verified", "good")
-    return {"seal": found.seal, "status": status, "kind": kind}

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.metrics.aggregate import Aggregator
+from envkit.metrics.facts import EpisodeFacts
 from envkit.open_files import open_regular
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
-from envkit.trajectory.identity import SeenEpisodes
+from envkit.trajectory.identity import SeenEpisodes, identity
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
@@ -127,6 +128,32 @@ def numbers_of(text: bytes) -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts:
+    """What one episode adds to the index of its run."""
+
+    key: bytes | None
+    """Its `identity`."""
+    engine: str
+    facts: EpisodeFacts
+    row: EpisodeRow
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, row: EpisodeRow) -> "RowFacts":
+        """Return what a trajectory adds.
+
+        Args:
+            trajectory: The episode.
+            row: Its row.
+        """
+        return cls(
+            key=identity(trajectory),
+            engine=trajectory.engine,
+            facts=EpisodeFacts.of(trajectory),
+            row=row,
+        )
+
+
 class RunData:
     """Collects the index of a run: a row per episode, and the figures.
 
@@ -148,29 +175,31 @@ class RunData:
         self.lag = 1.0
         """How much it may grow, as a factor, before its figures are made anew."""
         self.engines: dict[str, None] = {}
-        self._aggregator, self._seen, self._has_repeats = Aggregator(), SeenEpisodes(), False
+        self.aggregator = Aggregator()
+        """The metrics of the episodes so far."""
+        self._seen, self._has_repeats = SeenEpisodes(), False
         self._figures: dict[str, Any] = {}
         self._figures_of: tuple[int, dict[str, float]] | None = None
         """Number of episodes and recorded metrics in the cached figures."""
 
     def add(self, trajectory: Trajectory, row: EpisodeRow) -> bool:
-        """Add one episode, unless it is there already.
+        """Add one episode, unless it is there already; see `take`."""
+        return self.take(RowFacts.of(trajectory, row))
 
-        Args:
-            trajectory: Counted in the figures, but not kept.
-            row: The row of the same episode.
+    def take(self, one: RowFacts) -> bool:
+        """Add the facts of one episode, unless it is there already.
 
         Returns:
             Whether it was added. The first one that was not gets a note.
         """
-        if not self._seen.add(trajectory):
+        if not self._seen.add(one.key):
             if not self._has_repeats:
-                self.notes.append(f"Left out: repeated episodes, from line {row.number} on.")
+                self.notes.append(f"Left out: repeated episodes, from line {one.row.number} on.")
             self._has_repeats = True
             return False
-        self._aggregator.add(trajectory)
-        self.engines.setdefault(trajectory.engine)
-        self.rows.append(row)
+        self.aggregator.add(one.facts)
+        self.engines.setdefault(one.engine)
+        self.rows.append(one.row)
         return True
 
     def figures(self) -> dict[str, Any]:
@@ -186,7 +215,7 @@ class RunData:
         if self._figures_of != counted and not is_late:
             self._figures_of = counted
             self._figures = {
-                **figures(self.rows, self._aggregator, self.recorded),
+                **figures(self.rows, self.aggregator, self.recorded),
                 "engines": [engine for engine in self.engines if engine],
             }
         return self._figures

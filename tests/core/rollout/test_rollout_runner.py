@@ -456,7 +456,7 @@ async def test_run_folder_stores_what_fits_of_episodes_that_share_a_write(tmp_pa
     room = (tmp_path / "three.jsonl").stat().st_size
     others_wait = threading.Event()
 
-    def hold(_: Trajectory) -> None:
+    def hold(*_: object) -> None:
         others_wait.wait(10)
 
     with RunFolder.create(tmp_path / "run", {"group_size": 1}) as folder:

@@ -35,9 +35,9 @@ from envkit.metrics import aggregate
 from envkit.metrics.intervals import mean_interval
 from envkit.tokens import SanityStatus
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, save
-from envkit.viewer import document, write_report
+from envkit.viewer import document, single_file, write_report
 from envkit.viewer.bundle import asset, bundled
-from envkit.viewer.episodes import episode
+from envkit.viewer.episodes import ShownEpisode, episode, shown_episode
 from envkit.viewer.figures import distribution
 from envkit.viewer.images import is_whole_png
 from envkit.viewer.rows import COLUMNS, episode_row
@@ -452,6 +452,32 @@ def test_report_says_what_it_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert len(found.rows) == 2
     assert found.index["runs"][0]["figures"]["episodes"] == 3
+
+
+def test_report_lists_no_more_episodes_than_fit_in_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_file, "MAX_CHARACTERS", 1)
+    rows = [example(n) for n in range(3)]
+    found = Page(write_report(rows, tmp_path / "report.html"))
+    assert "the list shows the first 1 and leaves out 2" in found.notes
+    assert [name for name in found.blocks if name.startswith("episode-")] == ["episode-0-1"]
+    assert len(found.rows) == 1
+    assert found.index["runs"][0]["figures"] == read(rows).index()["figures"]
+
+
+def test_report_renders_only_the_episodes_that_it_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Trajectory] = []
+
+    def counted(trajectory: Trajectory, *given: Any, **named: Any) -> ShownEpisode:
+        shown.append(trajectory)
+        return shown_episode(trajectory, *given, **named)
+
+    monkeypatch.setattr(document, "shown_episode", counted)
+    write_report([example(n) for n in range(5)], tmp_path / "report.html", max_episodes=2)
+    assert len(shown) == 2
 
 
 def test_report_says_on_its_first_page_what_was_not_compared(tmp_path: Path) -> None:
