@@ -52,8 +52,11 @@ def loads_large(data: bytes | str) -> Any:  # noqa: ANN401  # any JSON
 
 
 def _yielding_decoder() -> json.JSONDecoder:
-    decoder: Any = json.JSONDecoder()
-    scanner: Any = json.scanner
-    decoder.parse_object, decoder.parse_array = json.decoder.JSONObject, json.decoder.JSONArray
-    decoder.scan_once = scanner.py_make_scanner(decoder)
+    decoder, decoding, scanning = map(_untyped, (json.JSONDecoder(), json.decoder, json.scanner))
+    decoder.parse_object, decoder.parse_array = decoding.JSONObject, decoding.JSONArray
+    decoder.scan_once = scanning.py_make_scanner(decoder)
     return decoder
+
+
+def _untyped(value: object) -> Any:  # noqa: ANN401  # its stubs lack what is used
+    return value
