@@ -72,10 +72,11 @@ class CorridorEnv(AsyncEnv):
 
 
 @contextlib.contextmanager
-def server(mean_s: float) -> Generator[str]:
+def server(mean_s: float, *, image_tokens: int = 1) -> Generator[str]:
     """Run the server in its own process and yield its address."""
     file = Path(__file__).with_name("reliability_server.py")
     command = [sys.executable, str(file), "--mean-s", str(mean_s)]
+    command += ["--image-tokens", str(image_tokens)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

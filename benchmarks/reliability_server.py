@@ -41,8 +41,8 @@ def reply_wait(mean_s: float, session: str, prompt_tokens: int) -> float:
 class Server:
     """Answers `/generate` and the information routes."""
 
-    def __init__(self, mean_s: float) -> None:
-        self._mean_s = mean_s
+    def __init__(self, mean_s: float, image_tokens: int) -> None:
+        self._mean_s, self._image_tokens = mean_s, image_tokens
 
     def app(self) -> web.Application:
         """Return the application."""
@@ -60,7 +60,7 @@ class Server:
 
     async def _generate(self, request: web.Request) -> web.Response:
         body: dict[str, Any] = await request.json()
-        prompt = body["input_ids"]
+        prompt, images = body["input_ids"], len(body.get("image_data", ()))
         session = request.headers.get("X-SMG-Routing-Key", "")
         wait_s = reply_wait(self._mean_s, session, len(prompt))
         if wait_s:
@@ -74,7 +74,7 @@ class Server:
             "meta_info": {
                 "id": body.get("rid"),
                 "finish_reason": {"type": "stop", "matched": stops[0]},
-                "prompt_tokens": len(prompt),
+                "prompt_tokens": len(prompt) + images * (self._image_tokens - 1),
                 "completion_tokens": len(ids),
                 "cached_tokens": 0,
                 "weight_version": "1",
@@ -92,9 +92,9 @@ class Server:
         return web.json_response({"version": "0.5.23", "context_length": 1 << 20})
 
 
-async def serve(mean_s: float) -> None:
+async def serve(mean_s: float, image_tokens: int) -> None:
     """Listen on a free port, print it, and serve forever."""
-    runner = web.AppRunner(Server(mean_s).app(), access_log=None)
+    runner = web.AppRunner(Server(mean_s, image_tokens).app(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=1 << 15).start()
     print(runner.addresses[0][1], flush=True)
@@ -105,9 +105,10 @@ def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mean-s", type=float, default=0.0, help="mean seconds of a reply")
+    parser.add_argument("--image-tokens", type=int, default=1, help="tokens of every image")
     options = parser.parse_args()
     raise_file_limit()
-    asyncio.run(serve(options.mean_s))
+    asyncio.run(serve(options.mean_s, options.image_tokens))
 
 
 if __name__ == "__main__":

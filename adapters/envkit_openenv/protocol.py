@@ -8,12 +8,12 @@ connection to `/ws` is one session with its own environment. `{"type": "reset" |
 and, unless empty, next to it; openenv-core 0.3 sent none.
 """
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from envkit import fast_json
 from envkit.errors import EnvFault, FaultKind
 
 _SHOWN: Final = 300
@@ -48,7 +48,7 @@ def read_message(raw: str) -> dict[str, Any]:
         EnvFault: It failed, or the answer is not the contract's.
     """
     try:
-        found: object = json.loads(raw)
+        found: object = fast_json.loads_large(raw)
     except (ValueError, RecursionError) as error:
         raise _garbage(f"JSON, got {raw[:80]!r}") from error
     message = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

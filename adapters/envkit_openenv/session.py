@@ -27,7 +27,7 @@ import aiohttp
 
 from envkit import ranges
 from envkit.errors import EnvFault, EnvkitError, FaultKind
-from envkit.http_pool import HttpPool
+from envkit.http_pool import HttpPool, read_capped
 from envkit.rollout.setting_types import check_fields
 from envkit_openenv.protocol import read_message
 
@@ -36,6 +36,7 @@ KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
 _SHOWN: Final = 300
 _PARSE_ON_THREAD: Final = 1 << 18
 """Messages at least this long, in characters, are parsed off the event loop."""
+_MAX_SCHEMA_BYTES: Final = 1 << 20
 _CLOSE_S: Final = 2.0
 
 
@@ -167,12 +168,16 @@ async def fetch_schema(
             async with asyncio.timeout(limits.connect_timeout_s):
                 async with client.get(f"{address}/schema", allow_redirects=False) as response:
                     response.raise_for_status()
-                    found: Any = json.loads(await response.read())
+                    body = await read_capped(response, _MAX_SCHEMA_BYTES)
+            found: Any = None if body is None else json.loads(body)
         except (ValueError, RecursionError) as error:
             what = "answered GET /schema with something that is not valid JSON"
             raise _fault(address, what, FaultKind.TRANSIENT) from error
         except BaseException as error:
             raise _opening_fault(address, error, limits.connect_timeout_s) from error
+    if body is None:
+        what = f"answered GET /schema with more than {_MAX_SCHEMA_BYTES >> 20} MiB"
+        raise _fault(address, what, FaultKind.PERMANENT)
     if not isinstance(found, dict) or not isinstance(found.get("action"), dict):
         what = f"must answer GET /schema with an object 'action', got {found!r:.200}"
         raise _fault(address, what, FaultKind.PERMANENT)

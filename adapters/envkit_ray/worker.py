@@ -23,7 +23,7 @@ from envkit_ray.greeting import Hello, version
 _BEGUN_AT_ONCE: Final = 16
 """Maximum concurrent episode starts, which may block the event loop."""
 _AT_ONCE: Final = 256
-"""Number of episodes the garbage collector is tuned for; more trigger a full collection."""
+"""Episodes that the garbage collector is tuned for at first; with more, the number doubles."""
 _MANY: Final = 1 << 30
 """Assumed episodes of a worker, whose number is unknown."""
 _GATHER_S: Final = 0.1
@@ -119,6 +119,8 @@ class Worker:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._outbox = Outbox()
         self._held = ExitStack()
+        self._collected_for = 0
+        """Number of episodes the garbage collector is tuned for."""
 
     async def start(self, value: object) -> Hello:
         """Create the player if needed, and cancel attempts left by a lost connection.
@@ -133,7 +135,7 @@ class Worker:
             if self._player is None:
                 try:
                     self._player = await _checked(await _made(self._recipe))
-                    self._held.enter_context(collecting(_MANY, at_once=_AT_ONCE))
+                    self._tune_collections(_AT_ONCE)
                 except EnvkitError as caught:
                     error = caught
                 except Exception as caught:  # noqa: BLE001  # foreign code; the driver reports it
@@ -153,6 +155,10 @@ class Worker:
         for number, (name, data) in enumerate(orders, 1):
             task = asyncio.create_task(self._work(name, data))
             self._running[name] = task
+            if len(self._running) > self._collected_for:
+                # Else every few hundred more episodes are a full collection, which blocks the
+                # event loop for the longer the more there are.
+                self._tune_collections(self._collected_for)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return await self._outbox.take()
@@ -204,6 +210,7 @@ class Worker:
         """Close environments and engine."""
         self.drop(tuple(self._running))
         self._held.close()
+        self._collected_for = 0
         player, self._player = self._player, None
         if player is not None:
             await player.aclose()
@@ -258,6 +265,11 @@ class Worker:
         return messages.Answer(
             played=played, error=failure, snapshots=spec.snapshots or {}, start=start
         )
+
+    def _tune_collections(self, more: int) -> None:
+        """Tune the garbage collector for more episodes at once."""
+        self._held.enter_context(collecting(_MANY, at_once=more))
+        self._collected_for += more
 
     def _ready(self) -> Player:
         if self._player is None:

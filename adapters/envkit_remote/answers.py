@@ -21,7 +21,7 @@ def read_json(where: str, body: bytes) -> Any:  # noqa: ANN401  # any JSON
         EngineFault: It is empty or not JSON, such as the page of a proxy. That may pass: TRANSIENT.
     """
     try:
-        return fast_json.loads(body)
+        return fast_json.loads_large(body)
     except (ValueError, RecursionError) as error:
         raise EngineFault(
             f"{where} must answer 200 with JSON, got {body[:80]!r}; does a proxy in between send "

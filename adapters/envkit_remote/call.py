@@ -7,12 +7,14 @@ aborted at the server in the background.
 
 import asyncio
 import json
+import reprlib
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from envkit import fast_json
 from envkit.errors import EngineFault
 from envkit.images import Image
 from envkit.rollout.token_stream import Report
@@ -122,7 +124,7 @@ class Call:
             )
         streamed = StreamedAnswer(self._dialect, self.rid, self._report)
         answer = await self._http.post(
-            path, body, headers=self._headers, take=streamed.take, max_bytes=self._max_bytes
+            path, body, headers=self._headers, events=streamed, max_bytes=self._max_bytes
         )
         return answer if answer.body or answer.status != 200 else streamed.answer()
 
@@ -162,27 +164,34 @@ class StreamedAnswer:
         self._whole: dict[str, Any] | None = None
         self._error: Answer | None = None
 
-    def take(self, data: bytes) -> None:
-        """Add the data of an event.
+    def read(self, data: bytes) -> dict[str, Any]:
+        """Return an event.
 
         Raises:
-            EngineFault: It is not one of the server's; TRANSIENT if it is not JSON.
+            EngineFault: It is not a JSON object; TRANSIENT if it is not JSON.
         """
         event = read_json(f"a stream of {self._dialect.title}", data)
         if not isinstance(event, dict):
-            raise self._malformed(data)
-        fields = cast("dict[str, Any]", event)
-        if "error" in fields:
-            error: Any = fields["error"]
+            raise self._malformed(event)
+        return cast("dict[str, Any]", event)
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add an event.
+
+        Raises:
+            EngineFault: It is not one of the server's.
+        """
+        if "error" in event:
+            error: Any = event["error"]
             code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else 0
             status = code if type(code) is int and 400 <= code < 600 else 500
-            self._error = Answer(status=status, body=data)
+            self._error = Answer(status=status, body=fast_json.dumps(event))
             return
         try:
-            self._whole, ids = self._dialect.join(self._whole, fields)
+            self._whole, ids = self._dialect.join(self._whole, event)
             named = self._dialect.answered(self._whole)
         except (TypeError, LookupError, AttributeError) as error:
-            raise self._malformed(data) from error
+            raise self._malformed(event) from error
         if ids and named in (None, self._rid):
             self._report(ids)
 
@@ -192,8 +201,8 @@ class StreamedAnswer:
             return self._error
         return Answer(status=200, body=b"", joined=self._whole)
 
-    def _malformed(self, data: bytes) -> EngineFault:
+    def _malformed(self, event: object) -> EngineFault:
         return EngineFault(
             f"a stream of {self._dialect.title} must have JSON objects with tokens, got "
-            f"{data[:200]!r}"
+            f"{reprlib.repr(event)[:200]}"
         )

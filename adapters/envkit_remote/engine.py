@@ -20,11 +20,12 @@ from envkit_remote.call import Call, CallSettings
 from envkit_remote.conversations import Conversations, PromptIds
 from envkit_remote.dialect import Dialect, FlagCheck, ServerHealth, ServerInfo
 from envkit_remote.probe import ServerProbe, check_server
-from envkit_remote.transport import MAX_BODY_BYTES, Answer, Transport
+from envkit_remote.transport import MAX_BODY_BYTES, MAX_INLINE_BYTES, Answer, Transport
 
-_INLINE_BYTES: Final = 1 << 20
 _TOKEN_BYTES: Final = 1 << 10
-"""A token's text, which JSON may escape, with its id and log-probability."""
+"""A sampled token's text, which JSON may escape, with its id and log-probability."""
+_ID_BYTES: Final = 16
+"""A prompt's token, of which an answer only repeats the id."""
 _COMPARE_EACH: Final = 16
 """One request in this many has its prompt's ids compared, if answers do not name their request."""
 
@@ -318,7 +319,7 @@ class RemoteEngine:
 
     async def _parse(self, answer: Answer) -> dict[str, Any]:
         # Parsing a larger one would block the event loop.
-        if len(answer.body) <= _INLINE_BYTES:
+        if len(answer.body) <= MAX_INLINE_BYTES:
             return self._dialect.parse(answer)
         return await asyncio.to_thread(self._dialect.parse, answer)
 
@@ -333,7 +334,8 @@ def _answer_bytes(request: GenerateRequest, max_new_tokens: int) -> int:
     if request.sampling.extras:  # routed experts, hidden states
         return MAX_BODY_BYTES
     per_token = _TOKEN_BYTES * (1 + request.top_logprobs)
-    return min(MAX_BODY_BYTES, _INLINE_BYTES + per_token * (max_new_tokens + len(request.wire_ids)))
+    prompt_bytes = _ID_BYTES * max(request.train_length, len(request.wire_ids))
+    return min(MAX_BODY_BYTES, MAX_INLINE_BYTES + per_token * max_new_tokens + prompt_bytes)
 
 
 def _checked_url(base_url: str) -> str:

@@ -1,13 +1,14 @@
 """HTTP to one server: control requests of their own, events, and non-blocking bodies."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 
 from envkit.errors import EngineFault
-from envkit.http_pool import HttpPool, read_capped
+from envkit.http_pool import HttpPool, is_encoded, read_capped, read_error
 from envkit.retry_after import retry_after
 from envkit_remote.parts import Parts
 
@@ -19,6 +20,14 @@ _KEEP_ALIVE_S: Final = 4.0
 sent."""
 MAX_BODY_BYTES: Final = 512 << 20
 """Maximum decompressed answer. Routed experts of a long reply take tens of megabytes."""
+_MAX_PAGE_BYTES: Final = 1 << 20
+"""Maximum answer about the server, which the event loop parses."""
+MAX_INLINE_BYTES: Final = 1 << 20
+"""JSON that is longer is parsed on another thread."""
+_INLINE_BYTES: Final = 1 << 16
+"""Lines of events that are longer, together, let other tasks run before the next one."""
+_LINE_BYTES: Final = 256
+"""What a line costs besides its bytes: an empty one takes as long as this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,18 @@ class Answer:
     """The answer of events, whose `body` is empty; None without events."""
     retry_after_s: float | None = None
     """Wait time in seconds that the server asked for; None if it did not."""
+
+
+class Events(Protocol):
+    """Receives the events of one answer, in order."""
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """Return the event with this data; large ones are read on another thread."""
+        ...
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take an event, on the event loop."""
+        ...
 
 
 class Transport:
@@ -68,8 +89,8 @@ class Transport:
         *,
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
-        take: Callable[[bytes], None] | None = None,
-        max_bytes: int = MAX_BODY_BYTES,
+        events: Events | None = None,
+        max_bytes: int = _MAX_PAGE_BYTES,
     ) -> Answer:
         """Send a JSON body. The caller sets deadlines with `asyncio.timeout`.
 
@@ -78,8 +99,7 @@ class Transport:
             body: Encoded JSON; in parts if it may be large.
             headers: Added to those of every request.
             is_control: True uses the pool that generation never fills.
-            take: Called with the data of each server-sent event, if the answer has events; its body
-                is then empty.
+            events: Gets the server-sent events, if the answer has any; its body is then empty.
             max_bytes: Bound on the decompressed answer, or on each event.
         """
         pool = self._control if is_control else self._pool
@@ -90,8 +110,8 @@ class Transport:
             allow_redirects=False,
         ) as response:
             is_stream = response.status == 200 and response.content_type == "text/event-stream"
-            if take is not None and is_stream:
-                await self._read_events(response, take, max_bytes)
+            if events is not None and is_stream:
+                await self._read_events(response, events, max_bytes)
                 return Answer(status=200, body=b"")
             return await self._read(response, max_bytes)
 
@@ -99,18 +119,21 @@ class Transport:
         """Fetch a path, over the control pool."""
         url = self.base_url + path
         async with self._control.session().get(url, allow_redirects=False) as response:
-            return await self._read(response, MAX_BODY_BYTES)
+            return await self._read(response, _MAX_PAGE_BYTES)
 
     async def _read_events(
-        self, response: aiohttp.ClientResponse, take: Callable[[bytes], None], max_bytes: int
+        self, response: aiohttp.ClientResponse, events: Events, max_bytes: int
     ) -> None:
         """Read the events of an answer.
 
         Raises:
-            aiohttp.ClientPayloadError: The stream has no end.
+            aiohttp.ClientPayloadError: The stream has no end, or is compressed.
         """
         self.reached = True
+        if is_encoded(response):
+            raise aiohttp.ClientPayloadError("server-sent events must not be compressed")
         line = bytearray()
+        held = 0
         async for chunk in response.content.iter_any():
             *ended, rest = chunk.split(b"\n")
             for part in ended:
@@ -119,8 +142,13 @@ class Transport:
                 line.clear()
                 if data == b"data: [DONE]":
                     return
+                # A chunk may have thousands of lines, and each may cost as little as it likes.
+                held += len(data) + _LINE_BYTES
+                if held > _INLINE_BYTES:
+                    held = 0
+                    await asyncio.sleep(0)
                 if data.startswith(b"data:"):
-                    take(data.removeprefix(b"data:"))
+                    await _take(events, data.removeprefix(b"data:"))
             line += rest
             # A server that never ends its event must not fill the memory.
             if len(line) > max_bytes:
@@ -128,9 +156,13 @@ class Transport:
         raise aiohttp.ClientPayloadError("the stream ended without [DONE]")
 
     async def _read(self, response: aiohttp.ClientResponse, max_bytes: int) -> Answer:
-        body = await read_capped(response, max_bytes)
-        if body is None:
-            raise _too_long(response, max_bytes)
+        if response.status != 200:
+            body = await read_error(response)
+        else:
+            whole = await read_capped(response, max_bytes)
+            if whole is None:
+                raise _too_long(response, max_bytes)
+            body = whole
         self.reached = True
         if response.status >= _SERVER_ERROR:
             # vLLM closes the connection after such an answer; the next request on it would fail.
@@ -142,6 +174,11 @@ class Transport:
         """Close the running loop's connections; safe to call twice."""
         await self._pool.aclose()
         await self._control.aclose()
+
+
+async def _take(events: Events, data: bytes) -> None:
+    is_large = len(data) > MAX_INLINE_BYTES
+    events.add(await asyncio.to_thread(events.read, data) if is_large else events.read(data))
 
 
 def _too_long(response: aiohttp.ClientResponse, max_bytes: int) -> EngineFault:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import aiohttp
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.http_pool import read_start
 from envkit.ranges import one_of
 from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import Engine
@@ -18,6 +19,7 @@ from envkit_trl.policy import WeightSink
 
 _ATTEMPTS: Final = 4
 _BACKOFF: Final = Backoff(initial_s=0.2)
+_MAX_ANSWER_BYTES: Final = 1 << 16
 
 
 class EngineWeightTransfer:
@@ -122,11 +124,13 @@ class DiskWeightTransfer:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         url = self._url
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session:
+            async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
                 for path, body in self._requests(version):
                     url = self._url + path
                     async with session.post(url, json=body) as answer:
-                        text = await answer.text(errors="replace")
+                        text = (await read_start(answer, _MAX_ANSWER_BYTES)).decode(
+                            errors="replace"
+                        )
                     self._check(answer, text, version)
         except (aiohttp.ClientError, TimeoutError) as error:
             is_late = isinstance(error, TimeoutError)

@@ -5,13 +5,15 @@ A full collection traverses every object of the process and blocks the event loo
 event loop collects the survivors once there are some ten thousand of them, and freezes what
 survives again, so later collections skip it. A frozen object is freed as usual when its last
 reference goes. Only a reference cycle that was alive when it was frozen can stay. Episodes leave no
-cycles, but an environment may. A full collection, which does take long, is due once more objects
-are frozen than the run's episodes need.
+cycles, but an environment may. A full collection, which does take long, is due once the process
+has more small objects than the run's episodes need. Their number is read from the allocator:
+counting what is frozen walks through all of it, which blocks the event loop as well.
 """
 
 import asyncio
 import contextlib
 import gc
+import sys
 import threading
 from collections.abc import Generator
 from typing import Final
@@ -23,8 +25,9 @@ _OBJECTS: Final = 25_000
 """Objects that survive young collections before they are collected, which takes about 12 ms."""
 _SURVIVORS: Final = 15_000
 """Minimum number of survivors to freeze. Fewer, as in a run of 128, are collected again."""
-_PER_EPISODE: Final = 200
-"""Frozen objects per concurrent episode, which has about 115. More are assumed to be garbage."""
+_PER_EPISODE: Final = 4_000
+"""Allocated blocks per concurrent episode; more are assumed to be garbage. An episode of the
+simulated desktop has about 700, a large environment more."""
 _YOUNGEST: Final = 5_000
 """New objects that start a collection (default 700): most of a turn's are freed by then."""
 _GEN1_EVERY: Final = 2
@@ -52,11 +55,9 @@ class GcPacer:
         self._runs = 0
         self._threshold: tuple[int, int, int] | None = None
         self._allowed = 0
-        """Objects that may still be frozen before a full collection."""
+        """Blocks that may still be allocated before a full collection."""
         self._base = 0
-        """Number of frozen objects after the last full collection."""
-        self._frozen = 0
-        """Upper bound on the number of frozen objects now."""
+        """Number of allocated blocks after the last full collection."""
         self._seen = 0
         """Collections of generation 1 at the last check."""
 
@@ -76,7 +77,7 @@ class GcPacer:
             youngest, middle, _ = self._threshold
             gc.set_threshold(max(youngest, _YOUNGEST), min(middle, _GEN1_EVERY), _NEVER)
             gc.freeze()  # collecting first would block the event loop for 200 ms
-            self._base = self._frozen = gc.get_freeze_count()
+            self._base = sys.getallocatedblocks()
 
     def leave(self, episodes_at_once: int) -> None:
         """End a run; the last one restores the interpreter's settings."""
@@ -98,24 +99,22 @@ class GcPacer:
             self._seen = older
             if self._threshold is None:
                 return
-            if self._frozen > self._limit:
-                self._frozen = gc.get_freeze_count()  # most may have been freed meanwhile
-                if self._frozen > self._limit:
-                    gc.unfreeze()
-                    gc.collect()
-                    if self.is_active:
-                        gc.freeze()
-                        self._base = self._frozen = gc.get_freeze_count()
-            elif len(gc.get_objects(generation=2)) >= self._objects:
+            if len(gc.get_objects(generation=2)) < self._objects:
+                return
+            if sys.getallocatedblocks() > self._limit:
+                gc.unfreeze()
                 gc.collect()
-                survivors = len(gc.get_objects(generation=2))
-                if self.is_active and survivors >= self._survivors:
+                if self.is_active:
                     gc.freeze()
-                    self._frozen += survivors
+                    self._base = sys.getallocatedblocks()
+                return
+            gc.collect()
+            if self.is_active and len(gc.get_objects(generation=2)) >= self._survivors:
+                gc.freeze()
 
     @property
     def _limit(self) -> int:
-        """Return the number of objects that may be frozen before a full collection."""
+        """Return the number of allocated blocks that starts a full collection."""
         return self._base + max(self._allowed, self._base // 4)
 
 

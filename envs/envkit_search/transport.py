@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from envkit import ranges
+from envkit import fast_json, ranges
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
-from envkit.http_pool import HttpPool, read_capped
+from envkit.http_pool import HttpPool, read_capped, read_error
 from envkit.retry_after import retry_after
 from envkit.rollout.limits import Backoff
 from envkit.seeds import checked_seed
@@ -119,11 +119,7 @@ class JsonService:
         """Requests sent so far, retries included."""
         self._pool = HttpPool(
             limit=self.limits.max_concurrent,
-            headers={
-                "Accept-Encoding": "identity",
-                "Content-Type": "application/json",
-                **(headers or {}),
-            },
+            headers={"Content-Type": "application/json", **(headers or {})},
         )
         self._rng = random.Random(checked_seed(seed))
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
@@ -186,6 +182,8 @@ class JsonService:
         return await self._parse(answer, charset)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.status != 200:
+            return await read_error(response)
         body = await read_capped(response, self.limits.max_bytes)
         if body is None:
             what = f"sent more than max_bytes={self.limits.max_bytes}"
@@ -232,4 +230,4 @@ def _decode(answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any J
         text = answer.decode(charset or json.detect_encoding(answer), errors="replace")
     except LookupError:  # an encoding that does not exist
         text = answer.decode(errors="replace")
-    return json.loads(text)
+    return fast_json.loads_large(text)

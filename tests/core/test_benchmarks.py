@@ -28,6 +28,7 @@ SMALLEST = {
     "projection": "--rounds 1",
     "report": "--episodes 60 --opened 1",
     "search": "--queries 4",
+    "stalls": "--engine http --episodes 4 --max-s 0.1",
 }
 NEEDS_A_BROWSER = {"browser", "report"}
 

@@ -1,6 +1,8 @@
 """Fast JSON reads what the standard library reads, and writes what it can read."""
 
 import json
+import threading
+import time
 
 import pytest
 from hypothesis import example, given
@@ -36,7 +38,32 @@ def test_any_text_reads_as_with_the_standard_library(text: str) -> None:
         except ValueError:
             return ValueError
 
-    assert read(fast_json.loads) == read(json.loads)
+    def read_yielding(text: str) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_json, "_MAX_HELD_BYTES", 0)
+            return fast_json.loads_large(text)
+
+    assert read(fast_json.loads) == read(fast_json.loads_large) == read(json.loads)
+    assert read(read_yielding) == read(json.loads)
+
+
+def test_long_text_does_not_stop_other_threads() -> None:
+    ticks, is_read = [0], threading.Event()
+
+    def tick() -> None:
+        while not is_read.is_set():
+            ticks[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        found = fast_json.loads_large(b"[" + b"[]," * (1 << 20) + b"[]]")
+    finally:
+        is_read.set()
+        thread.join()
+    assert len(found) == (1 << 20) + 1
+    assert ticks[0] > 5  # a C parser lets it run at most twice
 
 
 def test_raw_json_is_copied_into_a_document() -> None:

@@ -2,18 +2,20 @@
 
 import asyncio
 import gc
+import gzip
+import zlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from email.utils import formatdate
 from math import isfinite
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from envkit.http_pool import HttpPool, read_capped
+from envkit.http_pool import HttpPool, read_capped, read_error
 from envkit.retry_after import LONGEST_S, retry_after
 from envkit.serving import listening
 
@@ -28,11 +30,56 @@ async def _headers(request: web.Request) -> web.Response:
     return web.Response(text=request.headers["X-Own"])
 
 
+async def _packed(request: web.Request) -> web.Response:
+    assert request.headers["Accept-Encoding"] == "identity"
+    encoding, body = PACKED[request.query["name"]]
+    return web.Response(body=body, headers={"Content-Encoding": encoding})
+
+
+async def _failed(request: web.Request) -> web.StreamResponse:
+    """Send an error page of 100 MB in pieces, and count what was sent."""
+    response = web.StreamResponse(status=503)
+    await response.prepare(request)
+    try:
+        await response.write(b"overloaded")
+        for _ in range(100):
+            await response.write(b" " * (1 << 20))
+            request.app[SENT].append(1 << 20)
+    except ConnectionError:
+        pass
+    return response
+
+
+def _bare(data: bytes) -> bytes:
+    """Return deflate without a header, as some servers send it."""
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+TEXT = b'{"a": 1}'
+BOMB = 64 << 20
+PACKED = {
+    "gzip": ("gzip", gzip.compress(TEXT)),
+    "deflate": ("deflate", zlib.compress(TEXT)),
+    "bare deflate": ("Deflate", _bare(TEXT)),
+    "identity": ("identity", TEXT),
+    "bomb": ("gzip", gzip.compress(bytes(BOMB))),
+    "not gzip": ("gzip", TEXT),
+    "cut gzip": ("gzip", gzip.compress(TEXT)[:-9]),
+    "br": ("br", b"\x0b\x03\x80{}\x03"),
+    "two": ("gzip, gzip", gzip.compress(gzip.compress(TEXT))),
+}
+SENT: web.AppKey[list[int]] = web.AppKey("sent", list)
+
+
 @asynccontextmanager
-async def served() -> AsyncGenerator[str]:
+async def served(sent: list[int] | None = None) -> AsyncGenerator[str]:
     app = web.Application()
     app.router.add_get("/cookies", _cookies)
     app.router.add_get("/headers", _headers)
+    app.router.add_get("/packed", _packed)
+    app.router.add_get("/failed", _failed)
+    app[SENT] = sent if sent is not None else []
     async with listening(app, host="127.0.0.1", port=0, answer_s=5, stop_s=0.1) as address:
         # The usual cookie jar keeps no cookies of IP addresses.
         yield address.replace("127.0.0.1", "localhost")
@@ -57,6 +104,45 @@ async def test_body_is_read_up_to_its_limit(most: int, found: bytes | None) -> N
         async with pool.session().get(f"{address}/headers") as answer:
             assert await read_capped(answer, most) == found
         await pool.aclose()
+
+
+async def unpacked(name: str, most: int = 1000) -> bytes | None:
+    pool = HttpPool()
+    async with served() as address:
+        try:
+            async with pool.session().get(f"{address}/packed?name={name}") as answer:
+                return await read_capped(answer, most)
+        finally:
+            await pool.aclose()
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "bare deflate", "identity"])
+async def test_body_that_is_compressed_unasked_is_read(name: str) -> None:
+    assert await unpacked(name) == TEXT
+    assert await unpacked(name, len(TEXT)) == TEXT
+    assert await unpacked(name, len(TEXT) - 1) is None
+
+
+async def test_bomb_is_refused_by_its_plain_size() -> None:
+    assert len(PACKED["bomb"][1]) < 100_000
+    assert await unpacked("bomb", 100_000) is None
+
+
+@pytest.mark.parametrize("name", ["not gzip", "cut gzip", "br", "two"])
+async def test_body_that_cannot_be_decompressed_is_a_broken_answer(name: str) -> None:
+    with pytest.raises(ClientPayloadError):
+        await unpacked(name)
+
+
+async def test_long_error_is_read_at_its_beginning_only() -> None:
+    pool, sent = HttpPool(), list[int]()
+    async with served(sent) as address:
+        async with pool.session().get(f"{address}/failed") as answer:
+            body = await read_error(answer)
+        await pool.aclose()
+    assert body.startswith(b"overloaded")
+    assert len(body) <= 1 << 16
+    assert sum(sent) < 50 << 20
 
 
 def test_pool_forgets_the_connections_of_a_loop_that_ended() -> None:

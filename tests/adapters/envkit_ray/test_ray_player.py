@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -42,6 +42,7 @@ from envkit.rollout import (
 from envkit.trajectory import StopReason, Trajectory, fork_before
 from envkit_ray import RayPlayer, greeting
 from envkit_ray import player as ray_player
+from envkit_ray import worker as ray_worker
 from envkit_ray import workers as ray_workers
 
 ECHO = "toy-echo-v0"
@@ -261,6 +262,22 @@ async def test_episodes_share_calls_of_a_worker(ray: FakeRay) -> None:
         found = await played(player, RunPlan(episodes=64, concurrency=16))
     assert len(found) == 64
     assert 0 < ray.actors[0].calls["exchange"] < 32
+
+
+async def test_worker_tunes_its_collections_for_the_episodes_that_it_plays_at_once(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned: list[int] = []
+
+    def collecting(episodes: int, *, at_once: int) -> AbstractContextManager[None]:
+        tuned.append(at_once)
+        return nullcontext()
+
+    monkeypatch.setattr(ray_worker, "_AT_ONCE", 4)
+    monkeypatch.setattr(ray_worker, "collecting", collecting)
+    async with playing(config=settings(1), latency_s=0.05) as player:
+        assert len(await played(player, RunPlan(episodes=40, concurrency=20))) == 40
+    assert tuned == [4, 4, 8, 16]
 
 
 async def test_order_that_cannot_be_sent_faults_its_episode_alone(ray: FakeRay) -> None:

@@ -114,8 +114,9 @@ async def test_stream_without_its_end_is_a_crash_of_the_server(
 def test_error_inside_a_stream_is_an_answer_with_its_status(code: Any, status: int) -> None:
     answer = StreamedAnswer(SGLangDialect(), "a", lambda _: None)
     data = json.dumps({"error": {"message": "too long", "code": code}}).encode()
-    answer.take(data)
-    assert (answer.answer().status, answer.answer().body) == (status, data)
+    answer.add(answer.read(data))
+    assert answer.answer().status == status
+    assert json.loads(answer.answer().body) == json.loads(data)
 
 
 async def test_refusal_inside_a_stream_is_a_fault_with_the_servers_words() -> None:
@@ -159,9 +160,13 @@ async def test_router_asks_another_server_before_the_first_ids() -> None:
 def test_tokens_of_another_requests_answer_are_not_reported() -> None:
     reports: list[Sequence[int]] = []
     answer = StreamedAnswer(SGLangDialect(), "ours", reports.append)
-    answer.take(b'{"output_ids": [1], "meta_info": {"id": "theirs", "completion_tokens": 1}}')
+    answer.add(
+        answer.read(b'{"output_ids": [1], "meta_info": {"id": "theirs", "completion_tokens": 1}}')
+    )
     assert not reports
-    answer.take(b'{"output_ids": [1, 2], "meta_info": {"id": "ours", "completion_tokens": 2}}')
+    answer.add(
+        answer.read(b'{"output_ids": [1, 2], "meta_info": {"id": "ours", "completion_tokens": 2}}')
+    )
     assert reports == [[2]]
 
 
@@ -173,7 +178,7 @@ def test_tokens_of_another_requests_answer_are_not_reported() -> None:
 def test_malformed_event_is_a_fault(dialect: Any, event: bytes) -> None:
     answer = StreamedAnswer(dialect, "a", lambda _: None)
     with pytest.raises(EngineFault, match="must have JSON objects with tokens"):
-        answer.take(event)
+        answer.add(answer.read(event))
 
 
 def own_reply(request: FakeRequest) -> list[int]:

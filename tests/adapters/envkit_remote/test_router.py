@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -362,6 +363,37 @@ async def test_answer_with_extras_may_be_long() -> None:
         engine = SGLangEngine(address, context_length=1000, check_logprobs=False)
         with pytest.raises(EngineFault, match="must answer 200 with JSON"):
             await engine.generate(ask(extras={"return_routed_experts": True}))
+        await engine.aclose()
+
+
+@pytest.mark.parametrize("call", [generate, stream])
+async def test_long_error_keeps_its_status(
+    call: Callable[[RemoteEngine], Coroutine[Any, Any, object]],
+) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=503, text="overloaded" + " " * (8 << 20))
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with running(app) as address:
+        engine = SGLangEngine(address, context_length=1000, check_logprobs=False)
+        with pytest.raises(EngineFault, match="answered 503: overloaded") as caught:
+            await call(engine)
+        await engine.aclose()
+    assert caught.value.is_unavailable
+
+
+async def test_compressed_events_break_the_connection() -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
+        return web.Response(body=gzip.compress(bytes(1 << 26)), headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with running(app) as address:
+        engine = SGLangEngine(address, context_length=1000, check_logprobs=False)
+        with pytest.raises(EngineFault, match="must not be compressed"):
+            await stream(engine)
         await engine.aclose()
 
 

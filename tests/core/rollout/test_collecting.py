@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator
@@ -144,8 +145,11 @@ def test_pacer_may_end_an_abandoned_run() -> None:
     assert kept
 
 
-@pytest.mark.slow
-def test_pacer_frees_cycles_that_were_frozen_alive(pacer: GcPacer) -> None:
+def test_pacer_frees_cycles_that_were_frozen_alive(
+    pacer: GcPacer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocated = [sys.getallocatedblocks()]
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: allocated[0])
     knots = [Knot() for _ in range(2_000)]
     age()
     pacer.tend()
@@ -154,13 +158,29 @@ def test_pacer_frees_cycles_that_were_frozen_alive(pacer: GcPacer) -> None:
     gc.collect()
     assert first() is not None, "frozen objects are left out of collections"
     kept: list[list[list[int]]] = []
-    for _ in range(3):  # more than a quarter of what was frozen at the start
-        kept.append([[] for _ in range(gc.get_freeze_count() // 8)])
+    for grown in (1.2, 1.3):  # a quarter more than at the start
+        allocated[0] = int(grown * allocated[0])
+        assert first() is not None
+        kept.append([[] for _ in range(2_000)])
         age()
         pacer.tend()
-    age()
-    pacer.tend()
     assert first() is None
+
+
+def test_pacer_never_walks_through_what_is_frozen(
+    pacer: GcPacer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count() -> int:
+        raise AssertionError("this takes a tenth of a microsecond per frozen object")
+
+    monkeypatch.setattr(gc, "get_freeze_count", count)
+    kept: list[list[list[int]]] = []
+    for _ in range(20):
+        kept.append([[] for _ in range(2_000)])
+        age()
+        pacer.tend()
+    monkeypatch.undo()
+    assert gc.get_freeze_count() >= 40_000, "and all of it is frozen, without a full collection"
 
 
 async def test_collecting_is_active_during_a_run_and_ends_with_its_failure() -> None:
