@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import Final
 
-from harness import run
+from harness import run, size
 
 from envkit_actions import Action, ActionKind
 from envkit_browser.driver import BrowserPool, Page, PageInput, PageOptions, Site
@@ -98,4 +98,8 @@ async def measure(steps: int, resets: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, steps=400, resets=20)
+    run(
+        measure,
+        steps=size(400, 8, "steps of each kind"),
+        resets=size(20, 1, "resets to a fresh session, and reloads"),
+    )

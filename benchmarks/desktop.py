@@ -10,7 +10,7 @@ full repaints.
 
 import time
 
-from harness import run
+from harness import run, size
 
 from envkit.env import PolicyContext
 from envkit_desktop import ComputerUseEnv, DesktopTasks
@@ -90,4 +90,4 @@ def measure(steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, steps={"default": 1000, "help": "number of steps of each kind"})
+    run(measure, steps=size(1000, 20, "number of steps of each kind"))

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any
 
-from harness import run
+from harness import run, size
 
 from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
@@ -102,6 +102,6 @@ if __name__ == "__main__":
     run(
         measure,
         model={"help": "folder of a vision model (default: the built-in one)"},
-        episodes=256,
-        concurrency=256,
+        episodes=size(256, 2),
+        concurrency=size(256, 2),
     )

@@ -13,7 +13,7 @@ import tracemalloc
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from harness import run
+from harness import run, size
 
 from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -114,6 +114,6 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        tokens={"default": 100_000, "help": "approximate tokens of the trunk"},
-        forks=64,
+        tokens=size(100_000, 2_000, "approximate tokens of the trunk"),
+        forks=size(64, 2),
     )

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from harness import run
+from harness import run, size
 
 import envkit
 from envkit import rollout
@@ -192,4 +192,4 @@ async def measure(turns: int, episodes: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(measure, turns=40, episodes=4)
+    run(measure, turns=size(40, 4), episodes=size(4, 1))

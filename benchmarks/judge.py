@@ -13,7 +13,7 @@ import statistics
 import time
 
 from aiohttp import web
-from harness import run
+from harness import run, size
 
 from envkit.messages import message
 from envkit.rewards import RewardContext
@@ -87,6 +87,6 @@ async def measure(rounds: int, requests: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        rounds={"default": 5_000, "help": "cached verdicts of each length"},
-        requests={"default": 2_000, "help": "different questions"},
+        rounds=size(5_000, 10, "cached verdicts of each length"),
+        requests=size(2_000, 4, "different questions"),
     )

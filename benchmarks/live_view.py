@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, size
 
 _ROWS, _COLUMNS = 40, 120
 _TARGET_PERCENT: Final = 2.0
@@ -122,4 +122,10 @@ def _read_all(master: int, drawn: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    run(measure, env="canary-v0", episodes=300, concurrency=16, pairs=5)
+    run(
+        measure,
+        env="canary-v0",
+        episodes=size(300, 4),
+        concurrency=size(16, 2),
+        pairs=size(5, 1),
+    )

@@ -12,7 +12,7 @@ import random
 import statistics
 import time
 
-from harness import run
+from harness import run, size
 
 from envkit_browser.miniwob import MiniwobEnv
 
@@ -67,4 +67,4 @@ async def measure(steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, steps={"default": 400, "help": "number of steps of each kind"})
+    run(measure, steps=size(400, 8, "number of steps of each kind"))

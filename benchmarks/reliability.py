@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import loop
-from harness import quiet, run
+from harness import quiet, run, size
 from reliability_campaign import campaign
 from reliability_isolation import isolated_kills
 from reliability_kills import SIGNALS, kill_runs
@@ -128,7 +128,7 @@ def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the 
         results[part] = {**figures, "ok": tell(part, figures, checks)}
 
     if options.loop:
-        add("loop", loop.turn_cost(codec), CHEAP)
+        add("loop", loop.turn_cost(codec, options.loop_episodes), CHEAP)
     if options.campaign:
         played = campaign(
             codec, turns=options.turns, rate=options.rate, concurrency=options.concurrency
@@ -150,8 +150,13 @@ def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the 
         add("isolated", asyncio.run(killed), CONTAINED)
     if options.long:
         vision = load_codec(str(builtin_model_dir()))
-        add("long_images", asyncio.run(long_episode(vision, turns=500, images=True)), WHOLE)
-        add("long_text", asyncio.run(long_episode(codec, turns=100, words=6_700)), WHOLE)
+        add(
+            "long_images",
+            asyncio.run(long_episode(vision, turns=options.long_turns, images=True)),
+            WHOLE,
+        )
+        played = long_episode(codec, turns=options.long_turns // 5, words=6_700)
+        add("long_text", asyncio.run(played), WHOLE)
     if options.wide:
         figures = asyncio.run(wide(codec, episodes=options.at_once, mean_s=options.mean_s))
         add("wide", figures, QUICK)
@@ -173,18 +178,20 @@ if __name__ == "__main__":
         show=quiet,
         **{part: {"action": "store_true", "help": "run this part"} for part in PARTS},
         model={"help": "folder of a tokenizer (default: the built-in model)"},
-        turns={"default": 1_000_000, "help": "scripted turns of the campaign"},
+        turns=size(1_000_000, 240, "scripted turns of the campaign"),
         rate={"default": 0.2, "help": "fraction of calls that fail in the campaign"},
-        concurrency={"default": 256, "help": "concurrent episodes in campaign and soak"},
-        runs={"default": 100, "help": "runs per signal"},
-        episodes={"default": 400, "help": "episodes of a run that is killed"},
-        trouble_runs={"default": 10, "help": "runs per kind of trouble"},
-        isolated_episodes={"default": 2_000, "help": "episodes in killed worker processes"},
-        kill_every_s={"default": 0.05, "help": "mean seconds between two such kills"},
-        minutes={"default": 30.0, "help": "length of the soak"},
-        settle_minutes={"default": 5.0, "help": "minutes before memory is compared"},
-        soak_mean_s={"default": 0.2, "help": "mean seconds of a reply in the soak"},
-        at_once={"default": 16_384, "help": "concurrent episodes in the wide run"},
-        mean_s={"default": 4.0, "help": "mean seconds of a reply in the wide run"},
+        concurrency=size(256, 16, "concurrent episodes in campaign and soak"),
+        runs=size(100, 1, "runs per signal"),
+        episodes=size(400, 16, "episodes of a run that is killed"),
+        trouble_runs=size(10, 1, "runs per kind of trouble"),
+        isolated_episodes=size(2_000, 40, "episodes in killed worker processes"),
+        kill_every_s=size(0.05, 0.2, "mean seconds between two such kills"),
+        long_turns=size(500, 10, "turns of the single long episodes; a fifth of it with text"),
+        minutes=size(30.0, 0.05, "length of the soak"),
+        settle_minutes=size(5.0, 0.02, "minutes before memory is compared"),
+        soak_mean_s=size(0.2, 0.02, "mean seconds of a reply in the soak"),
+        loop_episodes=size(300, 4, "episodes of a run that measures the CPU time of a turn"),
+        at_once=size(16_384, 16, "concurrent episodes in the wide run"),
+        mean_s=size(4.0, 0.05, "mean seconds of a reply in the wide run"),
     )
     raise SystemExit(0 if all(figures["ok"] for figures in results.values()) else 1)

@@ -14,13 +14,15 @@ ms.
 import random
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import run
+from harness import run, size
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
@@ -144,21 +146,27 @@ def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
     )
 
 
-def in_browser(page_file: Path, opened: int) -> dict[str, float]:
-    """Return a browser's times to show and search the file, as medians over several loads."""
+@contextmanager
+def browser_page() -> Generator[Any]:
+    """Yield a page of a fresh browser, of playwright."""
     from playwright.sync_api import sync_playwright
 
-    found: dict[str, list[float]] = {}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-        for _ in range(opened):
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.set_default_timeout(120_000)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(600_000)
+        yield page
+        browser.close()
+
+
+def in_browser(page_file: Path, opened: int) -> dict[str, float]:
+    """Return a browser's times to show and search the file, as medians over several loads."""
+    found: dict[str, list[float]] = {}
+    for _ in range(opened):
+        with browser_page() as page:
             page.goto(f"{page_file.as_uri()}#/run/episodes")
             for name, value in {**_paint(page), **_list(page), **_open(page)}.items():
                 found.setdefault(name, []).append(value)
-            page.close()
-        browser.close()
     return {name: round(median(values), 1) for name, values in found.items()}
 
 
@@ -226,6 +234,6 @@ def measure(episodes: int, opened: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        episodes={"default": 10_000, "help": "number of episodes"},
-        opened={"default": 3, "help": "number of times the browser opens the file"},
+        episodes=size(10_000, 20),
+        opened=size(3, 1, "number of times the browser opens the file"),
     )

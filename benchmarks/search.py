@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness import run
+from harness import run, size
 
 from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
@@ -145,7 +145,7 @@ def measure(queries: int, tantivy: bool, large: int | None) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        queries={"default": 3000, "help": "number of queries of each kind"},
+        queries=size(3000, 4, "number of queries of each kind"),
         tantivy={"action": "store_true", "help": "compare with an index on disk"},
         large={"type": int, "metavar": "N", "help": "also measure a world of N things"},
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from harness import run
+from harness import run, size
 
 from envkit.messages import Message
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
@@ -96,4 +96,4 @@ def measure(tokens: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, tokens=255_000)
+    run(measure, tokens=size(255_000, 4_000))

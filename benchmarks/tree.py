@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import run
+from harness import run, size
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -244,9 +244,9 @@ def measure(
 if __name__ == "__main__":
     run(
         measure,
-        steps=10,
-        seeds=5,
-        budget={"default": 400, "help": "sampled tokens per step"},
-        evaluate={"default": 256, "help": "evaluation episodes"},
+        steps=size(10, 1),
+        seeds=size(5, 1),
+        budget=size(400, 20, "sampled tokens per step"),
+        evaluate=size(256, 4, "evaluation episodes"),
         learning_rate=3e-4,
     )

@@ -12,7 +12,6 @@ drawn, "open episode" until its image is loaded. "search server" is the request 
 """
 
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,11 +19,10 @@ from statistics import median
 from typing import Any
 
 import psutil
-from harness import run
-from report import episode
+from harness import COMMAND, run, size
+from report import browser_page, episode
 
 from envkit.trajectory import save
-from envkit_browser.driver import find_browser
 
 WORDS = ("t", "task 1", "parallel", "nothing-of-it", "angle x equals")
 _UNTIL = """async ([place, selector, text]) => {
@@ -56,12 +54,9 @@ def wait_for(page: Any, condition: str) -> None:  # noqa: ANN401  # as above
 
 def measure(folder: Path, count: int) -> dict[str, float]:
     """Serve the folder and walk through its run in a browser."""
-    from playwright.sync_api import sync_playwright
-
-    command = ["ui", str(folder), "--port", "0", "--no-open"]
     started = time.perf_counter()
     server = subprocess.Popen(
-        [sys.executable, "-c", "from envkit.cli import main; main()", *command],
+        [*COMMAND, "ui", str(folder), "--port", "0", "--no-open"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -70,12 +65,8 @@ def measure(folder: Path, count: int) -> dict[str, float]:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         figures = {"server_ready_s": round(time.perf_counter() - started, 2)}
-        with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.set_default_timeout(0)
+        with browser_page() as page:
             figures |= walk(page, address, started, count)
-            browser.close()
         figures["server_megabytes"] = round(psutil.Process(server.pid).memory_info().rss / 1e6)
         return figures
     finally:
@@ -131,4 +122,4 @@ def figures_of(episodes: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(figures_of, episodes={"default": 10_000, "help": "number of episodes"})
+    run(figures_of, episodes=size(10_000, 20))

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, size
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CONTESTS: Final = Path(__file__).resolve().parent / "trainers"
@@ -119,6 +119,6 @@ if __name__ == "__main__":
         measure,
         show=lambda results: print("\n".join(table(results))),
         trainer={"action": "append", "choices": trainers(), "help": "default: all"},
-        episodes={"type": int, "help": "concurrent episodes (default: 64; 16 for SkyRL)"},
-        turns=20,
+        episodes=size(None, 2, "concurrent episodes, if not 64 and for SkyRL 16"),
+        turns=size(20, 2),
     )
