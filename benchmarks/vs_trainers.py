@@ -87,7 +87,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     best = min(figures["own"]["cpu_ms_per_turn"] for figures in results.values())
     lines = [
         f"{'trainer':<12} {'episodes':>9} {'own loop':>9} {'envkit':>9} {'ratio':>7} "
-        f"{'to best':>8} {'own batch':>10} {'with envkit':>12}"
+        f"{'to best':>8} {'own batch':>10} {'with envkit':>12} {'own MB':>8} {'envkit MB':>10}"
     ]
     for figures in results.values():
         load, own, envkit = figures["load"], figures["own"], figures["envkit"]
@@ -96,11 +96,13 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             f"{figures['name']:<12} {load['episodes']:>6}x{load['turns']:<2} "
             f"{own['cpu_ms_per_turn']:>9.2f} {mine:>9.2f} {figures['ratio']:>6.1f}x "
             f"{best / mine:>7.1f}x {own['batch_ms_per_turn']:>10.2f} "
-            f"{envkit['batch_ms_per_turn']:>12.2f}"
+            f"{envkit['batch_ms_per_turn']:>12.2f} {own['mb_per_1000_episodes']:>8.0f} "
+            f"{envkit['mb_per_1000_episodes']:>10.0f}"
         )
     lines.append(
         f"ms of CPU per turn; to best: the fastest own loop, {best:.2f} ms, against envkit in this "
-        f"trainer (goal {GOAL:g}x); batch: the trainer's processing of finished episodes"
+        f"trainer (goal {GOAL:g}x); batch: the trainer's processing of finished episodes; MB: "
+        "memory that the output of 1,000 finished episodes holds"
     )
     return lines
 

@@ -1,23 +1,14 @@
-"""Request bodies: extras, bans and images.
+"""Request bodies: extras, bans and images."""
 
-A body is sent in parts, so the text of an image is not copied for each request.
-"""
-
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
+from typing import Any
 
 from envkit import fast_json
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
-
-_CHUNK_BYTES: Final = 1 << 18
-"""Written at once; a larger part would hold the event loop."""
+from envkit_remote.parts import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +64,7 @@ class BodyRules:
         return {key: value for key, value in extras.items() if key in self.request_keys}
 
 
-def body_parts(fields: Mapping[str, Any], key: str, images: Iterable[Sequence[bytes]]) -> "Parts":
+def body_parts(fields: Mapping[str, Any], key: str, images: Iterable[Sequence[bytes]]) -> Parts:
     """Return a JSON body in parts.
 
     Data URIs need no escaping, so images are inserted directly: a JSON encoder would hold the GIL
@@ -91,29 +82,3 @@ def body_parts(fields: Mapping[str, Any], key: str, images: Iterable[Sequence[by
     if len(parts) > 1:
         parts = [*parts[1:], b"]}"]
     return Parts(parts)
-
-
-class Parts(Payload):
-    """A body in parts, which may be sent twice."""
-
-    def __init__(self, parts: Sequence[bytes]) -> None:
-        """Take the parts in order."""
-        super().__init__(parts, content_type="application/json")
-        self._parts = parts
-        self._size = sum(map(len, parts))
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the body as text."""
-        return b"".join(self._parts).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write the parts, and let other tasks run between large ones."""
-        written = 0
-        for part in self._parts:
-            for start in range(0, len(part), _CHUNK_BYTES):
-                chunk = memoryview(part)[start : start + _CHUNK_BYTES]
-                await writer.write(chunk)
-                written += len(chunk)
-                if written >= _CHUNK_BYTES:
-                    await asyncio.sleep(0)
-                    written = 0

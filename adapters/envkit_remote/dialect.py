@@ -9,8 +9,8 @@ from envkit.errors import EngineFault
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import faults
-from envkit_remote.body import Parts
 from envkit_remote.conversations import PromptIds
+from envkit_remote.parts import Parts
 from envkit_remote.transport import Answer, Transport
 
 Fetch = Callable[[str], Awaitable[bytes]]

@@ -9,7 +9,7 @@ import aiohttp
 from envkit.errors import EngineFault
 from envkit.http_pool import HttpPool, read_capped
 from envkit.retry_after import retry_after
-from envkit_remote.body import Parts
+from envkit_remote.parts import Parts
 
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTROL_CONNECTIONS: Final = 16

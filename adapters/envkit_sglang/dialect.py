@@ -21,9 +21,10 @@ from envkit.errors import EngineFault, FaultKind
 from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote.answers import AnswerReader, check_tokens, page_object
-from envkit_remote.body import BodyRules, Parts, body_parts
+from envkit_remote.body import BodyRules, body_parts
 from envkit_remote.dialect import Dialect, Fetch, Outgoing, ServerInfo
 from envkit_remote.faults import error_message, shown
+from envkit_remote.parts import Parts
 from envkit_remote.prompt import check_length
 from envkit_remote.transport import Answer, Transport
 

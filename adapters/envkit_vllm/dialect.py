@@ -19,9 +19,10 @@ from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote.answers import AnswerReader, check_tokens, page_object, read_json
-from envkit_remote.body import BodyRules, Parts, body_parts
+from envkit_remote.body import BodyRules, body_parts
 from envkit_remote.dialect import Dialect, Fetch, FlagCheck, Outgoing, ServerInfo
 from envkit_remote.faults import CONNECTION_ERRORS, asking, error_message
+from envkit_remote.parts import Parts
 from envkit_remote.prompt import check_length
 from envkit_remote.transport import Answer, Transport
 

@@ -8,9 +8,12 @@ same code on both sides, is reported separately.
 """
 
 import argparse
+import ctypes
+import gc
 import io
 import json
 import random
+import resource
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -54,6 +57,19 @@ class Result:
     turns: int
     images: int
     """Images that reached the server, over all requests."""
+    mb_per_1000_episodes: float
+    """Memory that the output of finished episodes holds, in megabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What a side did."""
+
+    turns: int
+    images: int
+    episodes: int
+    output: object
+    """The finished episodes as the trainer gets them; held while memory is measured."""
 
 
 _screenshots: dict[tuple[int, int], bytes] = {}
@@ -111,26 +127,34 @@ class Clock:
             self.seconds += time.thread_time() - started
 
 
-async def measured(
-    play: Callable[[], Awaitable[tuple[int, int]]], *, server: Clock, batch: Clock
-) -> Result:
+async def measured(play: Callable[[], Awaitable[Played]], *, server: Clock, batch: Clock) -> Result:
     """Return the cost of a side.
 
     Args:
-        play: Plays the side and returns its turns and images.
+        play: Plays the side.
         server: Counts the fake server's time.
         batch: Counts the trainer's processing of finished episodes.
     """
     server.seconds = batch.seconds = 0.0
+    before = _resident_mb()
     started = time.process_time()
-    turns, images = await play()
+    played = await play()
     seconds = time.process_time() - started - server.seconds - batch.seconds
     return Result(
-        cpu_ms_per_turn=1e3 * seconds / turns,
-        batch_ms_per_turn=1e3 * batch.seconds / turns,
-        turns=turns,
-        images=images,
+        cpu_ms_per_turn=1e3 * seconds / played.turns,
+        batch_ms_per_turn=1e3 * batch.seconds / played.turns,
+        turns=played.turns,
+        images=played.images,
+        mb_per_1000_episodes=1e3 * (_resident_mb() - before) / played.episodes,
     )
+
+
+def _resident_mb() -> float:
+    """Return the memory of the process, without what is free but not yet returned to Linux."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
 
 
 def options(description: str | None) -> tuple[Load, Path | None]:
@@ -158,7 +182,9 @@ def report(name: str, load: Load, own: Result, envkit: Result, path: Path | None
         f"{name}: own loop {own.cpu_ms_per_turn:.2f} ms, envkit {envkit.cpu_ms_per_turn:.2f} ms of "
         f"CPU per turn, {ratio:.1f}x ({load.episodes} episodes of {load.turns} turns); the "
         "trainer's "
-        f"batch {own.batch_ms_per_turn:.2f} and {envkit.batch_ms_per_turn:.2f} ms"
+        f"batch {own.batch_ms_per_turn:.2f} and {envkit.batch_ms_per_turn:.2f} ms; "
+        f"{own.mb_per_1000_episodes:.0f} and {envkit.mb_per_1000_episodes:.0f} MB per 1,000 "
+        "episodes"
     )
     if path is not None:
         figures: dict[str, Any] = {

@@ -28,6 +28,7 @@ from contest import (
     WARM_UP,
     Clock,
     Load,
+    Played,
     Result,
     draw_all,
     measured,
@@ -170,13 +171,13 @@ class Contest:
             "batch_metadata": BatchMetadata(global_step=1, training_phase="train"),
         }
 
-        async def play() -> tuple[int, int]:
+        async def play() -> Played:
             output = await generator.generate(batch, disable_tqdm=True)
             if any(len(grid) != self.load.turns for grid in output["image_grid_thw"]):
                 raise SystemExit("an image of an episode did not come back")
             with urllib.request.urlopen(f"{self.url}/counts") as answer:
                 turns, images = orjson.loads(answer.read())
-            return turns, images
+            return Played(turns=turns, images=images, episodes=len(episodes), output=output)
 
         return await measured(play, server=Clock(), batch=Clock())
 

@@ -26,6 +26,7 @@ from contest import (
     WARM_UP,
     Clock,
     Load,
+    Played,
     Result,
     draw_all,
     measured,
@@ -165,10 +166,12 @@ class Contest:
             finished = time.process_time()
             return columns
 
-        async def play() -> tuple[int, int]:
-            trainer._generate_and_score_completions(_rows(episodes))
+        async def play() -> Played:
+            output = trainer._generate_and_score_completions(_rows(episodes))
             batch.seconds = time.process_time() - finished
-            return server.turns, server.images
+            return Played(
+                turns=server.turns, images=server.images, episodes=len(episodes), output=output
+            )
 
         trainer._generate = timed
         try:

@@ -22,6 +22,7 @@ from contest import (
     WARM_UP,
     Clock,
     Load,
+    Played,
     Result,
     draw_all,
     measured,
@@ -200,9 +201,11 @@ class Contest:
             meta_info={"global_steps": 1, "validate": False},
         )
 
-        async def play() -> tuple[int, int]:
-            await worker.generate_sequences(batch)
-            return server.turns, server.images
+        async def play() -> Played:
+            output = await worker.generate_sequences(batch)
+            return Played(
+                turns=server.turns, images=server.images, episodes=len(episodes), output=output
+            )
 
         return await measured(play, server=self.server_clock, batch=self.batch_clock)
 
