@@ -5,7 +5,7 @@ A benchmark is a function that takes its options as keywords and returns figures
     def measure(steps: int) -> dict[str, float]: ...
 
     if __name__ == "__main__":
-        run(measure, steps=size(400, 8, "number of steps of each kind"))
+        run(measure, steps=sized(400, 8, "number of steps of each kind"))
 
 With `--tiny` each size that was not given is its tiny one: the same work, done within seconds.
 """
@@ -26,7 +26,7 @@ COMMAND: Final = (sys.executable, "-c", "from envkit.cli import main; main()")
 """Starts the command line in a process of its own."""
 
 
-def size(default: object, tiny: object, told: str = "") -> dict[str, Any]:
+def sized(default: object, tiny: object, told: str = "") -> dict[str, Any]:
     """Return an option that says how much is measured.
 
     Args:
@@ -46,7 +46,7 @@ def run(
         measure: Takes the options as keywords and returns figures that JSON can hold; may be
             asynchronous.
         show: Prints the figures, if not one per line.
-        options: The default of each option, the keywords of its `add_argument`, or a `size`.
+        options: The default of each option, the keywords of its `add_argument`, or a `sized`.
 
     Returns:
         The figures.
@@ -78,8 +78,8 @@ def _chosen(options: Mapping[str, object]) -> dict[str, Any]:
             sizes = f"default: {default}, tiny: {tiny[name]}"
             keywords["help"] = f"{keywords.get('help', '')} ({sizes})".lstrip()
         if "action" not in keywords:
-            kind = type(tiny.get(name, "") if default is None else default)
-            keywords.setdefault("type", kind)
+            example = tiny.get(name, "") if default is None else default
+            keywords.setdefault("type", str if "nargs" in keywords else type(example))
         parser.add_argument(f"--{name.replace('_', '-')}", **keywords)
     parser.add_argument("--tiny", action="store_true", help="measure as little as possible")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")

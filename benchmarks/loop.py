@@ -21,7 +21,7 @@ import time
 from functools import cache
 from typing import ClassVar
 
-from harness import run, size
+from harness import run, sized
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -219,7 +219,7 @@ if __name__ == "__main__":
     run(
         measure,
         model={"help": "folder of a tokenizer (default: the built-in model)"},
-        instant=size(300, 4, "episodes of a run that measures the CPU time of a turn"),
-        episodes=size(4096, 4, "concurrent episodes, for the makespan"),
-        mean_s=size(4.0, 0.01, "mean seconds of a reply"),
+        instant=sized(300, 4, "episodes of a run that measures the CPU time of a turn"),
+        episodes=sized(4096, 4, "concurrent episodes, for the makespan"),
+        mean_s=sized(4.0, 0.01, "mean seconds of a reply"),
     )

@@ -20,7 +20,6 @@ NEEDS = {
     "grading": REASONING_GYM,
     "linux_desktop": DESKTOP,
     "miniwob_oracle": BROWSER,
-    "miniwob_steps": BROWSER,
     "report": CHROMIUM,
     "ui": CHROMIUM,
 }
@@ -50,9 +49,9 @@ def outcomes(folder: Path) -> dict[str, Any]:
 
 
 def test_every_benchmark_has_a_tiny_size() -> None:
-    without = sorted(name for name, text in scripts().items() if "size(" not in text)
+    without = sorted(name for name, text in scripts().items() if "sized(" not in text)
 
-    assert not without, f"give these a tiny size, `harness.size`: {without}"
+    assert not without, f"give these a tiny size, `harness.sized`: {without}"
 
 
 def test_every_benchmark_is_in_the_table_and_so_has_a_tiny_test() -> None:
@@ -129,3 +128,15 @@ def test_bench_names_what_a_machine_lacks_and_goes_on(
     assert process.returncode == 0
     assert "not run: the environment of verl is not built" in written
     assert outcomes(tmp_path)["geo3k"]["rows"]
+
+
+@pytest.mark.slow
+def test_soak_without_a_finished_episode_fails_with_its_figures(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [str(FOLDER / "reliability.py"), *("--soak", "--minutes", "0", "--json", str(result))]
+
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+    assert "FAILED: episodes > 0" in done.stdout, done.stderr
+    assert done.returncode == 1
+    assert json.loads(result.read_text(encoding="utf-8"))["soak"]["episodes"] == 0
