@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,21 @@ def interpreter(environment: str) -> Path:
     return folder / "bin" / "python"
 
 
+def declare(folder: Path) -> str:
+    """Write the metadata that names the plugins, for a Python where envkit is not installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = folder / "plugins" / "envkit-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    lines = [
+        line
+        for group, entries in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return str(info.parent)
+
+
 def play(name: str, benchmark: Benchmark, folder: Path, *, tiny: bool) -> Outcome:
     """Run a benchmark in its own processes and return its rows, or why there are none."""
     day, made = str(datetime.datetime.now(tz=datetime.UTC).date()), commit()
@@ -60,7 +76,9 @@ def play(name: str, benchmark: Benchmark, folder: Path, *, tiny: bool) -> Outcom
     result.unlink(missing_ok=True)
     script = ROOT / "benchmarks" / f"{benchmark.script or name}.py"
     arguments = [*benchmark.arguments, *(("--tiny",) if tiny else ()), "--json", str(result)]
-    paths = (str(ROOT / one) for one in ("", "envs", "adapters"))
+    paths = [str(ROOT / one) for one in ("", "envs", "adapters")]
+    if benchmark.environment:
+        paths.append(declare(folder))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [python, script, *arguments],

@@ -12,11 +12,9 @@ Goal: at most 1 ms. One short series of calls finds the costly templates, which 
 ten get more again at the end, and turn 1 for comparison. A series is the median of nine calls, and
 the fastest series counts, because other programs on the machine slow every call. Takes about four
 minutes of CPU time, most of them for making codecs.
-
-    python benchmarks/delta.py [--json FILE] [--model DIR ... | --corpus [NAME ...]]
 """
 
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -26,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness import run, size
+from harness import run, sized
 
 from envkit.errors import EnvkitError
 from envkit.messages import Message
@@ -43,18 +41,14 @@ TEMPLATES = {
 """Name to (tokenizer, template) in the cache of scripts/fetch_templates.py."""
 LOOPS = ("user", "tool", "call")
 """Kinds of turns: the observation's role, or a tool message after a structured call."""
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 CALLS, SERIES, WORST = 9, 12, 10
 """Calls per series, series of a costly template, and number of templates in the list."""
 
 
 def fetched_codecs() -> dict[str, tuple[ChatCodec, Any]]:
     """Return codecs of the fetched templates, with their tokenizers."""
-    path = Path(__file__).parents[1] / "scripts" / "fetch_templates.py"
-    found = importlib.util.spec_from_file_location("fetch_templates", path)
-    if found is None or found.loader is None:
-        raise SystemExit(f"{path} is missing")
-    script: Any = importlib.util.module_from_spec(found)
-    found.loader.exec_module(script)
+    script = _script("fetch_templates", SCRIPTS)
     folder: Path = script.cache_folder()
     if not script.is_complete(folder):
         raise SystemExit("the templates are not fetched; run scripts/fetch_templates.py first")
@@ -145,11 +139,16 @@ def corpus_costs(words: list[str], most: int | None) -> dict[str, dict[str, floa
     return {name: _costs(*pair) for name, pair in made if pair is not None}
 
 
+def _script(name: str, folder: Path) -> Any:  # noqa: ANN401  # a script
+    """Return a script as a module."""
+    sys.path.append(str(folder))
+    return importlib.import_module(name)
+
+
 @cache
 def _breadth() -> Any:  # noqa: ANN401  # a script
     """Return the script that knows the published templates."""
-    sys.path.append(str(Path(__file__).parents[1] / "scripts" / "breadth"))
-    return importlib.import_module("run")
+    return _script("run", SCRIPTS / "breadth")
 
 
 @cache
@@ -300,6 +299,6 @@ if __name__ == "__main__":
             "metavar": "NAME",
             "help": "only published templates (with these names)",
         },
-        templates=size(None, 2, "published templates, if not all"),
-        rounds=size(800, 4, "calls per figure"),
+        templates=sized(None, 2, "published templates, if not all"),
+        rounds=sized(800, 4, "calls per figure"),
     )

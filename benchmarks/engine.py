@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run, size
+from harness import run, sized
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -184,11 +184,11 @@ if __name__ == "__main__":
         model={"help": "folder or hub name (default: the built-in model)"},
         dtype={"default": "auto", "help": "auto, float32, bfloat16 or float16"},
         threads=1,
-        conversations=size(8, 2),
-        group=size(4, 1, "conversations that share a prompt"),
-        turns=size(6, 1),
-        prompt_tokens=size(1024, 64),
-        observation_tokens=size(32, 16),
-        reply_tokens=size(32, 4),
+        conversations=sized(8, 2),
+        group=sized(4, 1, "conversations that share a prompt"),
+        turns=sized(6, 1),
+        prompt_tokens=sized(1024, 64),
+        observation_tokens=sized(32, 16),
+        reply_tokens=sized(32, 4),
         rounds={"default": 1, "help": "rounds; the best one counts"},
     )

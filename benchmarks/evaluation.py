@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from typing import Any
 
-from harness import COMMAND, run, size
+from harness import COMMAND, run, sized
 
 
 def cpu_seconds(*arguments: str) -> float:
@@ -39,4 +39,4 @@ def measure(env: str, episodes: int, pairs: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(measure, env="canary-v0", episodes=size(1000, 4), pairs=size(3, 1))
+    run(measure, env="canary-v0", episodes=sized(1000, 4), pairs=sized(3, 1))

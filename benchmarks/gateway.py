@@ -16,7 +16,7 @@ import time
 from functools import cache
 from typing import Any
 
-from harness import run, size
+from harness import run, sized
 from http_turn import Corridor
 from loop import ANSWER, reply
 
@@ -26,36 +26,22 @@ from envkit_transformers import builtin_model_dir
 
 CLIENT = """
 import http.client, json, os, sys
-task = json.load(open("task.json"))
+turns, text, kind = int(sys.argv[1]), *sys.argv[2:]
 url = os.environ["OPENAI_BASE_URL"].removeprefix("http://").removesuffix("/v1")
 head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 connection = http.client.HTTPConnection(url)
-messages = [{"role": "user", "content": task["prompt"]}]
-for turn in range(int(sys.argv[1])):
+messages = [{"role": "user", "content": json.load(open("task.json"))["prompt"]}]
+for turn in range(0 if kind == "short" else 100):
+    messages += [{"role": "assistant", "content": "I open the door and look behind it."},
+                 {"role": "user", "content": f"{turn}. {text}"}]
+for turn in range(turns):
+    if kind == "edit":
+        messages[100]["content"] = f"Note {turn}: {text}"
     body = json.dumps({"model": "m", "messages": messages})
     connection.request("POST", "/v1/chat/completions", body, head)
     reply = json.load(connection.getresponse())["choices"][0]["message"]["content"]
-    messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": sys.argv[2]}]
-print("done")
-"""
-
-LONG = """
-import http.client, json, os, sys
-url = os.environ["OPENAI_BASE_URL"].removeprefix("http://").removesuffix("/v1")
-head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-connection = http.client.HTTPConnection(url)
-said = [{"role": "assistant", "content": "I open the door and look behind it."}]
-messages = [{"role": "user", "content": sys.argv[2]}]
-for turn in range(100):
-    messages += said + [{"role": "user", "content": f"{turn}. {sys.argv[2]}"}]
-for turn in range(int(sys.argv[1])):
-    if sys.argv[3] == "edit":
-        messages[100]["content"] = f"Note {turn}: {sys.argv[2]}"
-    connection.request("POST", "/v1/chat/completions",
-                       json.dumps({"model": "m", "messages": messages}), head)
-    reply = json.load(connection.getresponse())["choices"][0]["message"]["content"]
-    if sys.argv[3] == "continue":
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "Next."}]
+    if kind != "edit":
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": text}]
 print("done")
 """
 
@@ -91,11 +77,15 @@ async def seconds_per_turn(
     return used / (turns * episodes)
 
 
+def agent(turns: int, kind: str) -> dict[str, list[str]]:
+    """Return the client as an agent: "short" at first, or "continue" or "edit" 201 messages."""
+    return {"command": [sys.executable, "-ISc", CLIENT, str(turns), ANSWER, kind]}
+
+
 async def measure(turns: int, episodes: int) -> dict[str, float]:
     """Return CPU milliseconds per turn through the loop and through the gateway."""
-    command = [sys.executable, "-ISc", CLIENT, str(turns), ANSWER]
     loop = await seconds_per_turn(None, turns, episodes)
-    gateway = await seconds_per_turn({"command": command}, turns, episodes)
+    gateway = await seconds_per_turn(agent(turns, "short"), turns, episodes)
     return {
         "messages": 2 * turns - 1,
         "loop_ms": 1000 * loop,
@@ -106,11 +96,10 @@ async def measure(turns: int, episodes: int) -> dict[str, float]:
 
 async def measure_others(turns: int, episodes: int, sessions: int) -> dict[str, float]:
     """Return CPU milliseconds per request of long histories, and of many sessions."""
-    long = [sys.executable, "-ISc", LONG, str(turns), ANSWER]
-    continued = await seconds_per_turn({"command": [*long, "continue"]}, turns, episodes)
-    edited = await seconds_per_turn({"command": [*long, "edit"]}, turns, episodes, sequences=turns)
-    held = {"command": [sys.executable, "-ISc", CLIENT, str(turns * 2 // 5), ANSWER]}
-    many = await seconds_per_turn(held, turns * 2 // 5, sessions, at_once=sessions)
+    continued = await seconds_per_turn(agent(turns, "continue"), turns, episodes)
+    edited = await seconds_per_turn(agent(turns, "edit"), turns, episodes, sequences=turns)
+    few = turns * 2 // 5
+    many = await seconds_per_turn(agent(few, "short"), few, sessions, at_once=sessions)
     return {
         "continued_from_201_ms": 1000 * continued,
         "edited_at_201_ms": 1000 * edited,
@@ -128,7 +117,7 @@ def figures_of(episodes: int, turns: int, sessions: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         figures_of,
-        episodes=size(20, 1),
-        turns=size(50, 4, "turns of a long conversation"),
-        sessions=size(128, 4, "sessions at once"),
+        episodes=sized(20, 1),
+        turns=sized(50, 4, "turns of a long conversation"),
+        sessions=sized(128, 4, "sessions at once"),
     )

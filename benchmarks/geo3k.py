@@ -1,13 +1,11 @@
 """Measure the geometry environment: fresh problems with diagrams per second of CPU time.
 
 Goal: at least 150 problems per second on one core. `benchmarks/grading.py` measures the grader.
-
-    python benchmarks/geo3k.py [--json FILE]
 """
 
 import time
 
-from harness import run, size
+from harness import run, sized
 
 from envkit_geo3k import ProceduralSource
 from envkit_geo3k.drawing import draw
@@ -35,4 +33,4 @@ def measure(problems: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, problems=size(600, 4, "number of problems to draw"))
+    run(measure, problems=sized(600, 4, "number of problems to draw"))

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import ClassVar
 
-from harness import run, size
+from harness import run, sized
 from loop import ANSWER, codec_share
 from reliability_load import server
 
@@ -81,7 +81,7 @@ def measure(opening: int, turns: int, episodes: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        opening=size(1300, 50, "words of a long conversation's first text"),
-        turns=size(40, 3),
-        episodes=size(4, 1),
+        opening=sized(1300, 50, "words of a long conversation's first text"),
+        turns=sized(40, 3),
+        episodes=sized(4, 1),
     )

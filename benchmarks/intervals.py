@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from harness import quiet, run, size
+from harness import quiet, run, sized
 from numpy.typing import NDArray
 
 from envkit.metrics.intervals import mean_interval, share_interval
@@ -92,4 +92,4 @@ def measure(trials: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(measure, show=quiet, trials=size(1000, 5))
+    run(measure, show=quiet, trials=sized(1000, 5))

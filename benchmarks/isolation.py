@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness import run, seconds, size
+from harness import run, seconds, sized
 
 from envkit.env import Env, Turn
 from envkit.rollout import EnvSource
@@ -86,7 +86,7 @@ def measure(rounds: int, starts_of: int, steps: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         measure,
-        rounds=size(8, 1, "rounds; the best one counts"),
-        starts_of=size(20, 2, "workers started"),
-        steps=size(500, 15, "steps of text per round"),
+        rounds=sized(8, 1, "rounds; the best one counts"),
+        starts_of=sized(20, 2, "workers started"),
+        steps=sized(500, 15, "steps of text per round"),
     )

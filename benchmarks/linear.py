@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run, size
+from harness import run, sized
 
 ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
@@ -189,7 +189,7 @@ if __name__ == "__main__":
     run(
         measure,
         before={"type": Path, "default": ROOT, "help": "the other checkout"},
-        pairs=size(5, 1, "pairs of processes"),
-        rounds=size(12, 1, "rounds per pair"),
-        episodes=size(40, 4, "text episodes per round"),
+        pairs=sized(5, 1, "pairs of processes"),
+        rounds=sized(12, 1, "rounds per pair"),
+        episodes=sized(40, 4, "text episodes per round"),
     )

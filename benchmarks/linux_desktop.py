@@ -1,7 +1,5 @@
 """Measure real desktop sessions: start, steps per second and memory.
 
-    python benchmarks/linux_desktop.py [--sessions 1,4,8,16] [--seconds 10]
-
 A step is a click, a wait until the screen settles (40 ms without a change), and a screenshot as an
 array. Each session shows a text editor.
 """
@@ -12,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from harness import run, size
+from harness import run, sized
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits
@@ -116,7 +114,7 @@ def measure(sessions: str, seconds: float, started: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         measure,
-        sessions=size("1,4,8,16", "1", "numbers of sessions at once"),
-        seconds=size(10.0, 0.5, "seconds of steps"),
-        started=size(10, 1, "sessions started"),
+        sessions=sized("1,4,8,16", "1", "numbers of sessions at once"),
+        seconds=sized(10.0, 0.5, "seconds of steps"),
+        started=sized(10, 1, "sessions started"),
     )

@@ -1,15 +1,12 @@
 """Play a scripted policy on many seeds of MiniWoB++ tasks in the real browser.
 
-    python benchmarks/miniwob_oracle.py [--tasks a,b] [--seeds 200] [--policy oracle]
-        [--first 0] [--environments 3] [--json FILE]
-
 Prints the number of seeds per task that ended with reward 1, and the first that did not.
 """
 
 import asyncio
 from typing import Any
 
-from harness import quiet, run, size
+from harness import quiet, run, sized
 
 from envkit.env import Policy, PolicyContext
 from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
@@ -56,11 +53,11 @@ async def play(
 if __name__ == "__main__":
     run(
         play,
-        tasks=size(None, "click-test", "comma-separated names, if not all"),
-        seeds=size(200, 1),
+        tasks=sized(None, "click-test", "comma-separated names, if not all"),
+        seeds=sized(200, 1),
         first=0,
         turns={"type": int, "help": "replies (default: the task's own)"},
         policy={"choices": sorted(MiniwobEnv.policies), "default": "oracle"},
-        environments=size(3, 1),
+        environments=sized(3, 1),
         show=quiet,
     )

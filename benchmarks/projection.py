@@ -4,8 +4,6 @@ A trajectory of 20 turns, 16,200 tokens and 20 images goes through the core's pr
 through every installed adapter that can be imported here, up to the trainer's own object. The time
 for joining image tensors is subtracted, because it depends only on the images. Goal: at most 2 ms.
 
-    python benchmarks/projection.py [--rounds N] [--json FILE]
-
 An adapter needs its trainer, so use the interpreter of its contract environment.
 """
 
@@ -13,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from harness import best_ms, run, size
+from harness import best_ms, run, sized
 from storing import text_segment, trajectory_of
 
 from envkit.errors import MissingDependencyError
@@ -100,5 +98,5 @@ def measure(rounds: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         measure,
-        rounds=size(20, 1, "repetitions; the fastest counts"),
+        rounds=sized(20, 1, "repetitions; the fastest counts"),
     )

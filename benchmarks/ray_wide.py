@@ -16,7 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from harness import run, size
+from harness import run, sized
 from loop import Waiting, drawn_waits, reply
 from ray_workers import cpu_of
 
@@ -110,9 +110,9 @@ async def measure(episodes: int, workers: int, mean_s: float) -> dict[str, float
 if __name__ == "__main__":
     figures = run(
         measure,
-        episodes=size(65_536, 16, "concurrent episodes"),
-        workers=size(4, 1),
-        mean_s=size(
+        episodes=sized(65_536, 16, "concurrent episodes"),
+        workers=sized(4, 1),
+        mean_s=sized(
             40.0,
             0.2,
             "mean seconds of a reply; larger values bring steps near their deadline of 120 s",

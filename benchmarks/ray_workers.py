@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run, size
+from harness import run, sized
 
 import envkit
 from envkit import rollout
@@ -239,7 +239,7 @@ async def campaign(count: int, episodes: int, workers: int) -> dict[str, float]:
 
 
 def measure(
-    env: list[str] | None,
+    env: list[str],
     kills: int,
     episodes: int,
     workers: int | None,
@@ -251,7 +251,7 @@ def measure(
         return {"kills": asyncio.run(campaign(kills, episodes, workers or 4))}
     model = str(builtin_model_dir())
     found: dict[str, dict[str, float]] = {}
-    for name in env or EPISODES:
+    for name in env:
         measuring = cost(name, model, workers or 2, per_round or EPISODES[name], rounds)
         found[name] = asyncio.run(measuring)
     return found
@@ -269,11 +269,11 @@ def is_met(figures: dict[str, dict[str, float]]) -> bool:
 if __name__ == "__main__":
     figures = run(
         measure,
-        env={"nargs": "+", "help": f"environments whose cost to measure (default: {[*EPISODES]})"},
+        env={**sized([*EPISODES], ["computer-use-v0"], "whose cost to measure"), "nargs": "+"},
         kills={"default": 0, "help": "kill this many workers instead"},
-        episodes=size(20_000, 100, "episodes of the run with kills"),
-        workers=size(None, 1, "workers, if not 2 for the cost and 4 with kills"),
-        rounds=size(8, 1, "rounds of the cost measurement"),
-        per_round=size(None, 2, "episodes per round, if not those of EPISODES"),
+        episodes=sized(20_000, 100, "episodes of the run with kills"),
+        workers=sized(None, 1, "workers, if not 2 for the cost and 4 with kills"),
+        rounds=sized(8, 1, "rounds of the cost measurement"),
+        per_round=sized(None, 2, "episodes per round, if not those of EPISODES"),
     )
     raise SystemExit(0 if is_met(figures) else 1)

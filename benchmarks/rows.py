@@ -76,10 +76,10 @@ class Outcome:
 
 def looked_up(figures: Mapping[str, Any], path: str) -> float:
     """Return the figure of a path such as `speedup > wall`, or `a / b` as a ratio."""
-    value, *others = (
+    found: list[Any] = [
         reduce(operator.getitem, one.split(" > "), figures) for one in path.split(" / ")
-    )
-    return reduce(operator.truediv, others, value)
+    ]
+    return reduce(operator.truediv, found)
 
 
 def written(value: float) -> str:
@@ -145,6 +145,6 @@ def benchmarks() -> dict[str, Benchmark]:
     """Return the benchmarks of rows.toml by name, in order."""
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
     return {
-        name: Benchmark(**{**entry, "rows": tuple(Row(**row) for row in entry["rows"])})
+        name: Benchmark(rows=tuple(Row(**row) for row in entry.pop("rows")), **entry)
         for name, entry in tomllib.loads(text).items()
     }

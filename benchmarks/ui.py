@@ -7,8 +7,6 @@ time until the last episode was read. All later figures cover the whole run: "ru
 from the change of the address until the page is drawn, "search" from the input until its hits are
 drawn, "open episode" until its image is loaded. "search server" is the request alone. Goals for
 10,000 episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300 ms.
-
-    python benchmarks/ui.py [--episodes 10000] [--json FILE]
 """
 
 import subprocess
@@ -19,31 +17,12 @@ from statistics import median
 from typing import Any
 
 import psutil
-from harness import COMMAND, run, size
-from report import browser_page, episode
+from harness import COMMAND, run, sized
+from report import browser_page, episode, timed
 
 from envkit.trajectory import save
 
 WORDS = ("t", "task 1", "parallel", "nothing-of-it", "angle x equals")
-_UNTIL = """async ([place, selector, text]) => {
-    const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-    const start = performance.now();
-    if (place !== null) location.hash = place;
-    if (text !== null) {
-        const field = document.querySelector("input[type=search]");
-        document.querySelector(".scroll").firstChild.remove();
-        field.value = text;
-        field.dispatchEvent(new Event("input", { bubbles: true }));
-    }
-    while (!document.querySelector(selector)) await new Promise((done) => setTimeout(done, 1));
-    await frame();
-    return performance.now() - start;
-}"""
-
-
-def timed(page: Any, place: str | None, selector: str, text: str | None = None) -> float:  # noqa: ANN401  # a playwright page
-    """Return milliseconds until an element is drawn after the address or the search changed."""
-    return round(page.evaluate(_UNTIL, [place, selector, text]), 1)
 
 
 def wait_for(page: Any, condition: str) -> None:  # noqa: ANN401  # as above
@@ -122,4 +101,4 @@ def figures_of(episodes: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(figures_of, episodes=size(10_000, 20))
+    run(figures_of, episodes=sized(10_000, 20))
