@@ -23,7 +23,7 @@ from typing import Any, Final
 
 Figures = Mapping[str, Any]
 COMMAND: Final = (sys.executable, "-c", "from envkit.cli import main; main()")
-"""Starts the command line in a process of its own."""
+"""Starts the command line in its own process."""
 
 
 def sized(default: object, tiny: object, told: str = "") -> dict[str, Any]:

@@ -1,3 +1,4 @@
+# ruff: noqa: T201  # a script prints its progress
 """Run the benchmarks one after the other and write one table of their figures.
 
     make bench                                   # all but reliability.py: hours, on a quiet machine
@@ -35,7 +36,7 @@ NEWS_S: Final = 60.0
 _LACKING: Final = re.compile(
     r"^(?:[\w.]+\.)?(?:MissingDependencyError|RefusedError|ModuleNotFoundError): (.+)$", re.M
 )
-_OURS: Final = frozenset(file.stem for file in Path(__file__).parent.glob("*.py"))
+_OURS: Final = frozenset(file.stem for file in (ROOT / "benchmarks").rglob("*.py"))
 
 
 def interpreter(environment: str) -> Path:
@@ -43,7 +44,7 @@ def interpreter(environment: str) -> Path:
     if not environment:
         return Path(sys.executable)
     sys.path.append(str(ROOT / "scripts" / "contracts"))
-    from recipes import RECIPES  # pyright: ignore[reportMissingImports]
+    from recipes import RECIPES
 
     folder: Path = RECIPES[environment].folder()
     return folder / "bin" / "python"
@@ -100,7 +101,7 @@ def play(name: str, benchmark: Benchmark, folder: Path, *, tiny: bool) -> Outcom
     figures: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     try:
         rows = [row.cells(figures, tiny=tiny) for row in benchmark.rows]
-    except KeyError as error:
+    except (KeyError, TypeError, ZeroDivisionError) as error:
         reason = f"{result.name} lacks {error}, which rows.toml names"
         return Outcome(day=day, commit=made, reason=reason, failed=True)
     return Outcome(day=day, commit=made, rows=rows)
@@ -144,18 +145,24 @@ def kept(file: Path) -> dict[str, Outcome]:
     """Return the outcomes of earlier runs on this machine."""
     if not file.exists():
         return {}
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if found["machine"] != machine():
-        return {}
-    return {name: Outcome(**outcome) for name, outcome in found["outcomes"].items()}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["machine"] != machine():
+            return {}
+        return {name: Outcome(**outcome) for name, outcome in found["outcomes"].items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{file} is damaged, delete it: {error!r}") from error
 
 
 def write(outcomes: Mapping[str, Outcome], folder: Path, *, tiny: bool) -> None:
     """Write the table, and what it was made of."""
     ordered = {name: outcomes[name] for name in BENCHMARKS if name in outcomes}
     found = {"machine": machine(), "outcomes": {n: asdict(one) for n, one in ordered.items()}}
-    (folder / "table.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    (folder / "table.md").write_text(markdown(ordered, tiny=tiny), encoding="utf-8")
+    texts = {"json": json.dumps(found, indent=2) + "\n", "md": markdown(ordered, tiny=tiny)}
+    for suffix, text in texts.items():
+        partial = folder / f"table.{suffix}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / f"table.{suffix}")
 
 
 def main() -> int:
@@ -172,6 +179,9 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     outcomes, names = kept(folder / "table.json"), options.only or list(BENCHMARKS)
     status = 0
+    # Ctrl-C counts even where a shell started this in the background and had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         for number, name in enumerate(names, 1):
             print(f"[{number:2}/{len(names)}] {name}", flush=True)

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = (
     *("numpy", "pillow", "aiohttp", "msgspec", "tokenizers", "transformers", "torch"),
     *("playwright", "tantivy", "reasoning-gym"),
@@ -43,15 +43,14 @@ class Row:
     def cells(self, figures: Mapping[str, Any], *, tiny: bool) -> list[str]:
         """Return what, figure, unit, ratio and bound; tiny figures are held to no bound."""
         value = looked_up(figures, self.figure)
-        ratio = f"{written(looked_up(figures, self.ratio))} of {self.of}" if self.ratio else ""
+        ratio = f"{written(looked_up(figures, self.ratio))} times {self.of}" if self.ratio else ""
         missed = not tiny and not self.least <= float(written(value).replace(",", "")) <= self.most
-        bound = "" if tiny else self.bound
-        return [self.what, written(value), self.unit, ratio, bound + missed * " (missed)"]
+        return [self.what, written(value), self.unit, ratio, self.bound + missed * ": missed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A script of this folder, as `make bench` runs it."""
+    """A script of benchmarks/, as `make bench` runs it."""
 
     rows: tuple[Row, ...]
     script: str = ""
