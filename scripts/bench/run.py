@@ -31,6 +31,7 @@ from rows import ROOT, Benchmark, Outcome, benchmarks, commit, machine, markdown
 BENCHMARKS: Final = benchmarks()
 RESULTS: Final = ROOT / "benchmarks" / "results"
 LONGEST_S: Final = 2 * 3600.0
+LONGEST_REASON: Final = 300
 NEWS_S: Final = 60.0
 """Seconds between two signs of life."""
 _LACKING: Final = re.compile(
@@ -136,9 +137,11 @@ def why(output: str, status: int) -> tuple[str, bool]:
     lacking = _LACKING.findall(output)
     module = lacking[-1].partition("named '")[2].split("'")[0] if lacking else ""
     if lacking and module not in _OURS and not module.startswith("envkit"):
-        return lacking[-1], False
+        return lacking[-1][:LONGEST_REASON], False
+    if status < 0:
+        return f"killed by signal {-status}", True
     last = (output.strip().splitlines() or [f"ended with status {status} and no output"])[-1]
-    return last, status < 0 or not output.strip() or "Traceback" in output
+    return last[:LONGEST_REASON], not output.strip() or "Traceback" in output
 
 
 def kept(file: Path) -> dict[str, Outcome]:
