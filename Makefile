@@ -150,9 +150,8 @@ docs: $(VENV)/.dev  ## Build the documentation as a site into build/site
 docs-serve: $(VENV)/.dev  ## Serve the documentation while writing it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-bench: $(VENV)/.dev templates  ## Run the benchmarks; results go to benchmarks/results
-	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser report live_view; do \
-	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
+bench: $(VENV)/.dev templates  ## Run the benchmarks and write benchmarks/results/table.md; ARGS go to scripts/bench/run.py
+	$(BIN)/python scripts/bench/run.py $(ARGS)
 
 bench-trainers: $(VENV)/.dev templates  ## Play trainers' own rollout loops against the adapters
 	$(BIN)/python benchmarks/vs_trainers.py --json benchmarks/results/vs_trainers.json

@@ -12,11 +12,9 @@ Goal: at most 1 ms. One short series of calls finds the costly templates, which 
 ten get more again at the end, and turn 1 for comparison. A series is the median of nine calls, and
 the fastest series counts, because other programs on the machine slow every call. Takes about four
 minutes of CPU time, most of them for making codecs.
-
-    python benchmarks/delta.py [--json FILE] [--model DIR ... | --corpus [NAME ...]]
 """
 
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -26,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness import quiet, run
+from harness import run, sized
 
 from envkit.errors import EnvkitError
 from envkit.messages import Message
@@ -43,18 +41,14 @@ TEMPLATES = {
 """Name to (tokenizer, template) in the cache of scripts/fetch_templates.py."""
 LOOPS = ("user", "tool", "call")
 """Kinds of turns: the observation's role, or a tool message after a structured call."""
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 CALLS, SERIES, WORST = 9, 12, 10
 """Calls per series, series of a costly template, and number of templates in the list."""
 
 
 def fetched_codecs() -> dict[str, tuple[ChatCodec, Any]]:
     """Return codecs of the fetched templates, with their tokenizers."""
-    path = Path(__file__).parents[1] / "scripts" / "fetch_templates.py"
-    found = importlib.util.spec_from_file_location("fetch_templates", path)
-    if found is None or found.loader is None:
-        raise SystemExit(f"{path} is missing")
-    script: Any = importlib.util.module_from_spec(found)
-    found.loader.exec_module(script)
+    script = _script("fetch_templates", SCRIPTS)
     folder: Path = script.cache_folder()
     if not script.is_complete(folder):
         raise SystemExit("the templates are not fetched; run scripts/fetch_templates.py first")
@@ -133,26 +127,28 @@ def measure(codec: ChatCodec, tokenizer: Any, rounds: int) -> dict[str, float]: 
     }
 
 
-def corpus_costs(words: list[str]) -> dict[str, dict[str, float]]:
+def corpus_costs(words: list[str], most: int | None) -> dict[str, dict[str, float]]:
     """Return each template's milliseconds on top of tokenization at turn 100, by loop.
 
     Args:
         words: Only templates whose name contains one of these; empty for all.
+        most: The number of templates tried; None for all.
     """
-    costs: dict[str, dict[str, float]] = {}
-    for name in _names():
-        if not words or any(word in name for word in words):
-            made = _codec(name)
-            if made is not None:
-                costs[name] = _costs(*made)
-    return costs
+    wanted = [name for name in _names() if not words or any(word in name for word in words)]
+    made = ((name, _codec(name)) for name in wanted[:most])
+    return {name: _costs(*pair) for name, pair in made if pair is not None}
+
+
+def _script(name: str, folder: Path) -> Any:  # noqa: ANN401  # a script
+    """Return a script as a module."""
+    sys.path.append(str(folder))
+    return importlib.import_module(name)
 
 
 @cache
 def _breadth() -> Any:  # noqa: ANN401  # a script
     """Return the script that knows the published templates."""
-    sys.path.append(str(Path(__file__).parents[1] / "scripts" / "breadth"))
-    return importlib.import_module("run")
+    return _script("run", SCRIPTS / "breadth")
 
 
 @cache
@@ -230,9 +226,9 @@ def _cost(
     return round((with_delta - alone) / 1000, 3)
 
 
-def published(words: list[str]) -> dict[str, Any]:
-    """Print the ten templates with the highest cost at turn 100, and return the figures."""
-    costs = corpus_costs(words)
+def published(words: list[str], most: int | None) -> dict[str, Any]:
+    """Return figures, and the ten templates with the highest cost at turn 100."""
+    costs = corpus_costs(words, most)
     if not costs:
         raise SystemExit(f"no published template has a name with one of {words}")
     highest = {name: max(row.values(), default=0.0) for name, row in costs.items()}
@@ -245,9 +241,6 @@ def published(words: list[str]) -> dict[str, Any]:
     worst = sorted(highest, key=lambda name: -highest[name])[:WORST]
     over = [name for name in highest if highest[name] > GOAL_CORPUS_MS]
     rows = {str(place): _worst(name, costs[name]) for place, name in enumerate(worst, 1)}
-    print(f"{len(costs)} templates, {len(over)} above {GOAL_CORPUS_MS} ms at turn 100; the worst:")
-    for row in rows.values():
-        print("{name:60s} {loop:5s} turn 1: {turn_1_ms} turn 100: {turn_100_ms}".format(**row))
     return {
         "templates": len(costs),
         "above_goal": len(over),
@@ -264,10 +257,12 @@ def _worst(name: str, row: dict[str, float]) -> dict[str, Any]:
     return {"name": name, "loop": kind, "turn_1_ms": first, "turn_100_ms": row[kind]}
 
 
-def figures_of(model: list[str] | None, corpus: list[str] | None, rounds: int) -> dict[str, Any]:
+def figures_of(
+    model: list[str] | None, corpus: list[str] | None, templates: int | None, rounds: int
+) -> dict[str, Any]:
     """Return the figures of some templates or models, or only those of published templates."""
     if corpus is not None:
-        return published(corpus)
+        return published(corpus, templates)
     if model:
         from transformers import AutoTokenizer
 
@@ -289,24 +284,21 @@ def figures_of(model: list[str] | None, corpus: list[str] | None, rounds: int) -
         },
         "reached": beyond <= GOAL_US and ratio <= GOAL_RATIO,
     }
-    for name, result in results.items():
-        print(f"{name:12s} " + "  ".join(f"{key} {value}" for key, value in result.items()))
     if not model:
-        figures["corpus"] = published([])
+        figures["corpus"] = published([], templates)
         figures["reached"] &= figures["corpus"]["above_goal"] <= 3
-    print(f"worst: {beyond} us on top of encoding (goal {GOAL_US}), turn 100 / turn 1 {ratio}")
     return figures
 
 
 if __name__ == "__main__":
     run(
         figures_of,
-        show=quiet,
         model={"action": "append", "help": "a model folder, instead of the templates"},
         corpus={
             "nargs": "*",
             "metavar": "NAME",
             "help": "only published templates (with these names)",
         },
-        rounds={"default": 800, "help": "calls per figure"},
+        templates=sized(None, 2, "published templates, if not all"),
+        rounds=sized(800, 4, "calls per figure"),
     )

@@ -4,13 +4,11 @@
 window across the screen and back; "oracle" plays whole episodes of all families, including resets;
 "full" redraws and re-encodes everything. Counted per second of CPU time. Goals: 1,000 edits and 250
 full repaints.
-
-    python benchmarks/desktop.py [--json FILE]
 """
 
 import time
 
-from harness import run
+from harness import run, sized
 
 from envkit.env import PolicyContext
 from envkit_desktop import ComputerUseEnv, DesktopTasks
@@ -90,4 +88,4 @@ def measure(steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, steps={"default": 1000, "help": "number of steps of each kind"})
+    run(measure, steps=sized(1000, 20, "number of steps of each kind"))

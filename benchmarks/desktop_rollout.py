@@ -5,8 +5,6 @@ screenshots. A watchdog wakes up every five milliseconds; its delay is the time 
 blocked or the process did not run. The CPU time used meanwhile distinguishes the two: "own" stalls
 are at most that long. The process is pinned to two cores. A stall may last at most 50 ms
 (DESIGN.md, 12.11).
-
-    python benchmarks/desktop_rollout.py [--episodes 256] [--concurrency 256] [--json FILE]
 """
 
 import asyncio
@@ -14,7 +12,7 @@ import os
 import time
 from typing import Any
 
-from harness import run
+from harness import run, sized
 
 from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
@@ -102,6 +100,6 @@ if __name__ == "__main__":
     run(
         measure,
         model={"help": "folder of a vision model (default: the built-in one)"},
-        episodes=256,
-        concurrency=256,
+        episodes=sized(256, 2),
+        concurrency=sized(256, 2),
     )

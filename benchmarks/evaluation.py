@@ -4,36 +4,25 @@ Both commands run alternately, each in its own process. The figure is the ratio 
 including imports; CPU time varies less than wall time on a shared machine.
 """
 
-import os
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from harness import run
-
-ROOT = Path(__file__).parents[1]
+from harness import COMMAND, run, sized
 
 
 def cpu_seconds(*arguments: str) -> float:
     """Return the CPU time of a command."""
-    paths = os.pathsep.join(str(ROOT / name) for name in ("", "envs", "adapters"))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-c", "from envkit.cli import main; main()", *arguments, "-q"],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
+    subprocess.run([*COMMAND, *arguments, "-q"], stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure(env: str, episodes: int, pairs: int) -> dict[str, Any]:
-    """Return the seconds of both commands in each pair, and their median ratio."""
+    """Return the median seconds of both commands, and the median ratio of a pair."""
     shared = (env, "--policy", "oracle", "-n", str(episodes))
     rollouts: list[float] = []
     evals: list[float] = []
@@ -42,8 +31,12 @@ def measure(env: str, episodes: int, pairs: int) -> dict[str, Any]:
             rollouts.append(cpu_seconds("rollout", *shared, "--out", f"{folder}/rollout"))
             evals.append(cpu_seconds("eval", *shared, "--out", f"{folder}/eval"))
     ratio = statistics.median(b / a for a, b in zip(rollouts, evals, strict=True))
-    return {"rollout_s": rollouts, "eval_s": evals, "ratio": ratio}
+    return {
+        "rollout_s": statistics.median(rollouts),
+        "eval_s": statistics.median(evals),
+        "ratio": ratio,
+    }
 
 
 if __name__ == "__main__":
-    run(measure, env="canary-v0", episodes=1000, pairs=3)
+    run(measure, env="canary-v0", episodes=sized(1000, 4), pairs=sized(3, 1))

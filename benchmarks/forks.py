@@ -4,8 +4,6 @@ A scripted policy plays a trunk of ten turns, each with an image and thousands o
 fork goes back to before the last turn and plays it again. All trajectories are kept. Memory is what
 Python and NumPy have allocated (tracemalloc). The codec's cache of processor outputs is filled
 beforehand: it belongs to the codec, not to a trajectory.
-
-    python benchmarks/forks.py [--forks 64] [--tokens 100000] [--json FILE]
 """
 
 import gc
@@ -13,7 +11,7 @@ import tracemalloc
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from harness import run
+from harness import run, sized
 
 from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -114,6 +112,6 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        tokens={"default": 100_000, "help": "approximate tokens of the trunk"},
-        forks=64,
+        tokens=sized(100_000, 2_000, "approximate tokens of the trunk"),
+        forks=sized(64, 2),
     )

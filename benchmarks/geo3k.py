@@ -1,42 +1,15 @@
-"""Measure the geometry environment: fresh problems with diagrams per second, and the grader.
+"""Measure the geometry environment: fresh problems with diagrams per second of CPU time.
 
-Problems are counted per second of CPU time on one core, gradings by wall time. Goals: at least 150
-problems per second, a grader median of at most 0.1 ms.
-
-    python benchmarks/geo3k.py [--json FILE]
+Goal: at least 150 problems per second on one core. `benchmarks/grading.py` measures the grader.
 """
 
-import statistics
 import time
 
-from harness import run
+from harness import run, sized
 
-from envkit_geo3k import ProceduralSource, grade
+from envkit_geo3k import ProceduralSource
 from envkit_geo3k.drawing import draw
 from envkit_geo3k.figure import Figure
-
-ANSWERS = (
-    ("30", "30"),
-    ("30°", "30"),
-    ("31", "30"),
-    (r"\frac{10}{4}", "2.5"),
-    ("10/4", r"\frac{5}{2}"),
-    ("2√221", r"2 \sqrt { 221 }"),
-    ("29.73", r"2 \sqrt { 221 }"),
-    (r"12\sqrt3 \text{ square units}", r"12 \sqrt{3}"),
-    ("x = 13", "13"),
-    (r"m\angle ABC = 65^\circ", "65"),
-    (
-        r"\boxed{\dfrac{25\pi}{3} - \frac{25\sqrt{3}}{4}}",
-        r"\frac{25 \pi}{3} - \frac{25 \sqrt{3}}{4}",
-    ),
-    ("10pi", r"10 \pi"),
-    ("8.08", "8.1"),
-    (r"\left(3, \frac{9}{2}\right)", "(3, 4.5)"),
-    ("2:3", "4:6"),
-    ("9**9**9**9", "3.5"),
-    ("I do not know", "3.5"),
-)
 
 
 def problems_per_second(count: int, *, encode: bool) -> float:
@@ -51,30 +24,13 @@ def problems_per_second(count: int, *, encode: bool) -> float:
     return count / (time.process_time() - started)
 
 
-def grader_milliseconds(rounds: int) -> tuple[float, float]:
-    """Return median and 95th percentile of one grading in milliseconds."""
-    samples: list[float] = []
-    for answer, gold in ANSWERS * rounds:
-        started = time.perf_counter()
-        grade(answer, gold)
-        samples.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(samples), statistics.quantiles(samples, n=20)[18]
-
-
-def measure(problems: int, rounds: int) -> dict[str, float]:
+def measure(problems: int) -> dict[str, float]:
     """Return all figures."""
-    median, p95 = grader_milliseconds(rounds)
     return {
         "problems_per_second": round(problems_per_second(problems, encode=False), 1),
         "problems_with_png_per_second": round(problems_per_second(problems, encode=True), 1),
-        "grader_median_ms": round(median, 4),
-        "grader_p95_ms": round(p95, 4),
     }
 
 
 if __name__ == "__main__":
-    run(
-        measure,
-        problems={"default": 600, "help": "number of problems to draw"},
-        rounds={"default": 300, "help": "how often to grade each answer"},
-    )
+    run(measure, problems=sized(600, 4, "number of problems to draw"))

@@ -10,8 +10,6 @@ First, the geometry grader gets the cases of its policy (docs/environments/geo3k
 differing verdicts and time. Goals: no wrong answer passes, at most 2% of right ones are rejected, a
 median of 0.1 ms. `--others` also gives the cases to math-verify and mathruler, if installed, with a
 limit of 2 s each; the bombs are excluded because these libraries hang on them.
-
-    python benchmarks/grading.py [--json FILE] [--all] [--others] [--pieces N]
 """
 
 import json
@@ -23,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from harness import quiet, run, show
+from harness import print_figures, quiet, run, sized
 
 from envkit.reply import Reply
 from envkit_geo3k import grade as grade_geometry
@@ -252,7 +250,7 @@ def measure(all: bool, others: bool, pieces: int | None) -> dict[str, float]:  #
     """Return the worst answer of every grader."""
     chosen = PIECES[:pieces]
     policy = policy_figures() | (other_figures() if others else {})
-    show(policy)
+    print_figures(policy)
     graders = [*own_graders(), *reasoning_gym_graders(is_all=all)]
     figures = dict(_measured(graders, GOAL_MS, chosen))
     figures["worst ms"] = max(figures.values())
@@ -269,5 +267,5 @@ if __name__ == "__main__":
         show=quiet,
         all={"action": "store_true", "help": "every dataset of reasoning-gym"},
         others={"action": "store_true", "help": "math-verify and mathruler too"},
-        pieces={"type": int, "help": "only the first hostile pieces (default: all)"},
+        pieces=sized(None, 1, "only the first hostile pieces, if not all"),
     )

@@ -10,8 +10,6 @@ function that shows the system prompt and at most three turns, as in training.
 
 CPU time is that of the whole process. Encoded tokens are prompts and observations: what the loop
 renders and an engine with a prefix cache has to read.
-
-    python benchmarks/histories.py [--turns 40] [--episodes 4] [--json FILE]
 """
 
 import statistics
@@ -20,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from harness import run
+from harness import run, sized
 
 import envkit
 from envkit import rollout
@@ -192,4 +190,4 @@ async def measure(turns: int, episodes: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(measure, turns=40, episodes=4)
+    run(measure, turns=sized(40, 4), episodes=sized(4, 1))

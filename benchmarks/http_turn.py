@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import ClassVar
 
-from harness import run
+from harness import run, sized
 from loop import ANSWER, codec_share
 from reliability_load import server
 
@@ -79,4 +79,9 @@ def measure(opening: int, turns: int, episodes: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, opening=1300, turns=40, episodes=4)
+    run(
+        measure,
+        opening=sized(1300, 50, "words of a long conversation's first text"),
+        turns=sized(40, 3),
+        episodes=sized(4, 1),
+    )

@@ -4,7 +4,7 @@ import statistics
 import subprocess
 import sys
 
-from harness import run
+from harness import run, sized
 
 IMPORT = (
     "import time; start = time.perf_counter(); import envkit; print(time.perf_counter() - start)"
@@ -31,4 +31,4 @@ def figures_of(times: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(figures_of, times={"default": 7, "help": "processes of each kind"})
+    run(figures_of, times=sized(7, 1, "processes of each kind"))

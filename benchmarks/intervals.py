@@ -5,14 +5,14 @@ every task k times, and checks whether the interval contains that mean. A 95% in
 in 95% of the trials. Mean rewards that are not shares follow.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
-from harness import quiet, run
+from harness import run, sized
 from numpy.typing import NDArray
 
-from envkit.metrics.intervals import mean_interval, share_interval
+from envkit.metrics.intervals import Interval, mean_interval, share_interval
 
 Rates = Callable[[np.random.Generator, int], NDArray[np.float64]]
 _RESAMPLES: Final = 1000
@@ -36,60 +36,46 @@ REWARDS: Final[dict[str, tuple[Rates, float]]] = {
 """Rewards of tasks that are not shares, and their mean."""
 
 
-def coverage(rates: Rates, mean: float, *, tasks: int, samples: int, trials: int) -> dict[str, Any]:
-    """Return the share of trials whose interval contained the mean, and the mean width."""
-    rng = np.random.default_rng(2026)
-    told, hits, width = 0, 0, 0.0
-    for _ in range(trials):
-        solved = rng.binomial(samples, rates(rng, tasks))
-        found = share_interval((solved / samples).tolist(), samples=tasks * samples)
-        if found is not None:
-            told += 1
-            width += found.high - found.low
-            hits += found.low <= mean <= found.high
+def coverage(found: Iterable[Interval | None], mean: float) -> dict[str, float]:
+    """Return the share of intervals that contain the mean, of all that were told, and the width."""
+    trials = [*found]
+    told = [one for one in trials if one is not None]
     return {
-        "tasks": tasks,
-        "samples": samples,
-        "envkit": hits / max(1, told),
-        "width": width / max(1, told),
-        "told": told / trials,
+        "envkit": sum(one.low <= mean <= one.high for one in told) / max(1, len(told)),
+        "width": sum(one.high - one.low for one in told) / max(1, len(told)),
+        "told": len(told) / len(trials),
     }
 
 
-def reward_coverage(rewards: Rates, mean: float, *, tasks: int, trials: int) -> dict[str, Any]:
-    """Return the share of trials whose interval of the mean reward contained the mean."""
+def of_shares(rates: Rates, tasks: int, samples: int, trials: int) -> Iterator[Interval | None]:
+    """Yield the interval of each trial that plays every task some times."""
     rng = np.random.default_rng(2026)
-    told = hits = 0
+    for _ in range(trials):
+        solved = rng.binomial(samples, rates(rng, tasks))
+        yield share_interval((solved / samples).tolist(), samples=tasks * samples)
+
+
+def of_rewards(rewards: Rates, tasks: int, trials: int) -> Iterator[Interval | None]:
+    """Yield the interval of each trial's mean reward."""
+    rng = np.random.default_rng(2026)
     for trial in range(trials):
-        values = rewards(rng, tasks).tolist()
-        found = mean_interval(values, resamples=_RESAMPLES, seed=trial)
-        told += found is not None
-        hits += found is not None and found.low <= mean <= found.high
-    return {"tasks": tasks, "envkit": hits / max(1, told), "told": told / trials}
+        yield mean_interval(rewards(rng, tasks).tolist(), resamples=_RESAMPLES, seed=trial)
 
 
-def measure(trials: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the coverage of each kind of tasks."""
-    figures: dict[str, list[dict[str, Any]]] = {}
-    for name, (rates, mean) in TASKS.items():
-        for tasks in (8, 16, 64, 256):
+def measure(trials: int) -> dict[str, Any]:
+    """Return the coverage of each kind of tasks, and its lowest and highest."""
+    figures: dict[str, dict[str, float]] = {}
+    for tasks in (8, 16, 64, 256):
+        for name, (rates, mean) in TASKS.items():
             for samples in (1, 8):
-                row = coverage(rates, mean, tasks=tasks, samples=samples, trials=trials)
-                figures.setdefault(name, []).append(row)
-                print(
-                    f"{name:18} {tasks:4} tasks x {samples}: envkit {row['envkit']:.3f} "
-                    f"(width {row['width']:.3f})",
-                    flush=True,
-                )
-    for name, (rewards, mean) in REWARDS.items():
-        for tasks in (8, 16, 64, 256):
-            row = reward_coverage(rewards, mean, tasks=tasks, trials=trials)
-            figures.setdefault(f"reward {name}", []).append(row)
-            print(f"reward {name:22} {tasks:4} tasks: envkit {row['envkit']:.3f}", flush=True)
-    shares = [row["envkit"] for rows in figures.values() for row in rows]
-    print(f"intervals: coverage {min(shares):.3f} to {max(shares):.3f} of 0.95")
-    return figures
+                found = of_shares(rates, tasks, samples, trials)
+                figures[f"{name}, {tasks} tasks x {samples}"] = coverage(found, mean)
+        for name, (rewards, mean) in REWARDS.items():
+            found = of_rewards(rewards, tasks, trials)
+            figures[f"reward {name}, {tasks} tasks"] = coverage(found, mean)
+    shares = [row["envkit"] for row in figures.values()]
+    return {**figures, "lowest": min(shares), "highest": max(shares)}
 
 
 if __name__ == "__main__":
-    run(measure, show=quiet, trials=1000)
+    run(measure, trials=sized(1000, 5))

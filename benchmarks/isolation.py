@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any
+
+from harness import run, seconds, sized
 
 from envkit.env import Env, Turn
 from envkit.rollout import EnvSource
 from envkit.rollout.host import AnyEnv
 from envkit.tasks import Task
 from envkit_isolation import isolated
-
-ROUNDS: Final = 8
-STARTS: Final = 20
 
 
 class Echo(Env):
@@ -50,36 +49,44 @@ def seconds_per_step(env: AnyEnv, reply: str, steps: int) -> float:
     return (time.perf_counter() - started) / steps
 
 
-def compare(name: str, factory: Callable[[], AnyEnv], reply: str, steps: int) -> None:
-    """Print the cost of a step with and without isolation."""
+def compare(factory: Callable[[], AnyEnv], reply: str, steps: int, rounds: int) -> dict[str, float]:
+    """Return the milliseconds of a step with and without isolation."""
     direct, worker = factory(), isolated(factory)()
     try:
-        rounds = [
+        taken = [
             (seconds_per_step(direct, reply, steps), seconds_per_step(worker, reply, steps))
-            for _ in range(ROUNDS)
+            for _ in range(rounds)
         ]
     finally:
         direct.close()
         worker.close()
-    plain, apart = (min(column) * 1e3 for column in zip(*rounds, strict=True))
-    print(f"{name}: {plain:.2f} ms per step, {apart:.2f} ms isolated")
+    plain, apart = (min(column) * 1e3 for column in zip(*taken, strict=True))
+    return {"ms": plain, "isolated_ms": apart, "ratio": apart / plain}
 
 
-def start() -> None:
-    """Print the startup time of the first and later workers."""
+def starts(count: int) -> dict[str, float]:
+    """Return the startup time of the first worker, and the least of later ones."""
     factory = isolated(EnvSource("canary-v0", '{"turns": 2}'))
-    times: list[float] = []
-    for _ in range(STARTS):
-        started = time.perf_counter()
-        factory().close()
-        times.append(time.perf_counter() - started)
-    print(f"start and close: {times[0]:.2f} s the first, {min(times[1:]) * 1e3:.0f} ms later")
+    first, *later = (seconds(lambda: factory().close(), time.perf_counter) for _ in range(count))
+    return {"first_start_s": first, "later_start_ms": min(later) * 1e3}
+
+
+def measure(rounds: int, starts_of: int, steps: int) -> dict[str, Any]:
+    """Return the figures of starts, and of steps with text, small images and screenshots."""
+    echo = import_module(Path(__file__).stem).Echo  # a worker cannot import from __main__
+    click = '{"action": "left_click", "coordinate": [200, 200]}'
+    return {
+        **starts(starts_of),
+        "text": compare(echo, "hello", steps, rounds),
+        "canary-v0": compare(EnvSource("canary-v0"), "AAAA", steps // 5, rounds),
+        "computer-use-v0": compare(EnvSource("computer-use-v0"), click, steps // 15, rounds),
+    }
 
 
 if __name__ == "__main__":
-    start()
-    importable = import_module(Path(__file__).stem).Echo  # a worker cannot import from __main__
-    compare("text", importable, "hello", 500)
-    compare("canary-v0, images of 224 x 84", EnvSource("canary-v0"), "AAAA", 90)
-    click = '{"action": "left_click", "coordinate": [200, 200]}'
-    compare("computer-use-v0, screenshots", EnvSource("computer-use-v0"), click, 30)
+    run(
+        measure,
+        rounds=sized(8, 1, "rounds; the best one counts"),
+        starts_of=sized(20, 2, "workers started"),
+        steps=sized(500, 15, "steps of text per round"),
+    )

@@ -3,8 +3,6 @@
 Goal: a 99th percentile of cache hits under 1 ms. A hit is a whole `Judge.grade`: rendering the
 question, hashing it and looking it up. It never waits, so its CPU time is counted. The server
 answers immediately, so the second figure is the work of client and server on one core.
-
-    python benchmarks/judge.py [--json FILE]
 """
 
 import asyncio
@@ -13,7 +11,7 @@ import statistics
 import time
 
 from aiohttp import web
-from harness import run
+from harness import run, sized
 
 from envkit.messages import message
 from envkit.rewards import RewardContext
@@ -87,6 +85,6 @@ async def measure(rounds: int, requests: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        rounds={"default": 5_000, "help": "cached verdicts of each length"},
-        requests={"default": 2_000, "help": "different questions"},
+        rounds=sized(5_000, 10, "cached verdicts of each length"),
+        requests=sized(2_000, 4, "different questions"),
     )

@@ -7,6 +7,8 @@ processes of one checkout differ by a few percent, so there are several pairs of
 ratio of a pair is the median over its rounds; the figures are the median, lowest and highest pair.
 Memory is what the trajectories of finished episodes hold, and the peak with all of them at once.
 
+Without `--before` the other checkout is this one, which shows the noise.
+
     git worktree add --detach ../before 78a3ea1
     python benchmarks/linear.py --before ../before [--json FILE]
 """
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, sized
 
 ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
@@ -36,8 +38,6 @@ Play = Callable[[str, int, int], list[Any]]
 def serve() -> None:
     """Answer requests on standard input: "cpu" or "memory", a workload, and how many episodes."""
     play = player()
-    for name in WORKLOADS:
-        play(name, 20, AT_ONCE)
     sys.stdout.write(json.dumps("ready") + "\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -141,15 +141,20 @@ class Worker:
         return json.loads(self._process.stdout.readline())
 
 
-def compare(before: Worker, now: Worker, name: str, rounds: int) -> dict[str, Any]:
+def compare(before: Worker, now: Worker, name: str, rounds: int, episodes: int) -> dict[str, Any]:
     """Return what a pair of processes measures for a workload."""
-    episodes = 40 if name == "text" else 10
+    count = episodes if name == "text" else episodes // 4
     spent: dict[Worker, list[float]] = {before: [], now: []}
+    for worker in spent:
+        worker.ask("cpu", name, count)  # warm up
     for number in range(rounds):
         for worker in (before, now) if number % 2 else (now, before):
-            spent[worker].append(worker.ask("cpu", name, episodes))
+            spent[worker].append(worker.ask("cpu", name, count))
     ratios = [b / a for a, b in zip(spent[before], spent[now], strict=True)]
-    held = {key: worker.ask("memory", name, 100) for key, worker in (("a", before), ("b", now))}
+    held = {
+        key: worker.ask("memory", name, 5 * episodes // 2)
+        for key, worker in (("a", before), ("b", now))
+    }
     return {
         "before_us_per_turn": statistics.median(spent[before]),
         "now_us_per_turn": statistics.median(spent[now]),
@@ -168,13 +173,13 @@ def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**found, "cpu_ratio_low": min(ratios), "cpu_ratio_high": max(ratios)}
 
 
-def measure(before: Path, pairs: int, rounds: int) -> dict[str, Any]:
+def measure(before: Path, pairs: int, rounds: int, episodes: int) -> dict[str, Any]:
     """Return the figures of both checkouts by workload."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in WORKLOADS}
     for _ in range(pairs):
         then, now = Worker(before.resolve()), Worker(ROOT)
         for name, compared in found.items():
-            compared.append(compare(then, now, name, rounds))
+            compared.append(compare(then, now, name, rounds, episodes))
         then.close()
         now.close()
     return {name: summary(compared) for name, compared in found.items()}
@@ -183,7 +188,8 @@ def measure(before: Path, pairs: int, rounds: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         measure,
-        before={"type": Path, "required": True, "help": "the other checkout"},
-        pairs={"default": 5, "help": "pairs of processes"},
-        rounds={"default": 12, "help": "rounds per pair"},
+        before={"type": Path, "default": ROOT, "help": "the other checkout"},
+        pairs=sized(5, 1, "pairs of processes"),
+        rounds=sized(12, 1, "rounds per pair"),
+        episodes=sized(40, 4, "text episodes per round"),
     )

@@ -1,7 +1,5 @@
 """Measure real desktop sessions: start, steps per second and memory.
 
-    python benchmarks/linux_desktop.py [--sessions 1,4,8,16] [--seconds 10]
-
 A step is a click, a wait until the screen settles (40 ms without a change), and a screenshot as an
 array. Each session shows a text editor.
 """
@@ -10,8 +8,9 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from harness import run
+from harness import run, sized
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits
@@ -31,7 +30,7 @@ def timed_start(_: int = 0) -> tuple[float, DesktopSession]:
     return time.monotonic() - begun, session
 
 
-def starts(count: int = 10) -> dict[str, float]:
+def starts(count: int) -> dict[str, float]:
     """Return times of a start and of a session from the pool."""
     start_session(*SIZE).close()  # the template is made once per machine
     cold: list[float] = []
@@ -97,18 +96,25 @@ def steps(count: int, seconds: float, *, encodes: bool) -> dict[str, float]:
     each = statistics.mean(memory(session) for session in sessions)
     for session in sessions:
         session.close()
-    name = f"{count}_sessions_{'png' if encodes else 'array'}"
-    return {f"{name}_steps_per_second": sum(counts) / seconds, f"{name}_mib_each": each}
+    return {"steps_per_second": sum(counts) / seconds, "mib_each": each}
 
 
-def measure(sessions: str, seconds: float) -> dict[str, float]:
-    """Return all figures."""
-    figures = starts()
-    for count in map(int, sessions.split(",")):
-        for encodes in (False, True):
-            figures |= steps(count, seconds, encodes=encodes)
-    return figures
+def measure(sessions: str, seconds: float, started: int) -> dict[str, Any]:
+    """Return all figures; those of the most sessions are there twice."""
+    together = {
+        count: {
+            name: steps(int(count), seconds, encodes=name == "png") for name in ("array", "png")
+        }
+        for count in sessions.split(",")
+    }
+    most = together[max(together, key=int)]
+    return {**starts(started), "sessions": together, "most_sessions": most}
 
 
 if __name__ == "__main__":
-    run(measure, sessions="1,4,8,16", seconds=10.0)
+    run(
+        measure,
+        sessions=sized("1,4,8,16", "1", "numbers of sessions at once"),
+        seconds=sized(10.0, 0.5, "seconds of steps"),
+        started=sized(10, 1, "sessions started"),
+    )

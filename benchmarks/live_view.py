@@ -4,9 +4,6 @@ Both run the command in its own process with standard error on a pseudo terminal
 of them with --quiet. The pairs are interleaved; the episodes are scripted. On a busy machine, CPU
 seconds of equal work differ by several percent, so the process also measures the share of its CPU
 time spent drawing.
-
-    python benchmarks/live_view.py
-    python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json FILE
 """
 
 import fcntl
@@ -20,11 +17,10 @@ import sys
 import tempfile
 import termios
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, sized
 
 _ROWS, _COLUMNS = 40, 120
 _TARGET_PERCENT: Final = 2.0
@@ -51,16 +47,6 @@ finally:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
-    """CPU seconds of one rollout."""
-
-    seconds: float
-    drawing_seconds: float
-    """CPU seconds spent drawing frames; 0 without the view."""
-    bytes_drawn: int
-
-
 def measure(env: str, episodes: int, concurrency: int, pairs: int) -> dict[str, Any]:
     """Return the CPU time with and without the view, and the share spent on drawing."""
     arguments = [
@@ -68,20 +54,20 @@ def measure(env: str, episodes: int, concurrency: int, pairs: int) -> dict[str, 
         *("--concurrency", str(concurrency)),
     ]
     played = [(_run([*arguments, "--quiet"]), _run(arguments)) for _ in range(pairs)]
-    differences = [100 * (live.seconds / quiet.seconds - 1) for quiet, live in played]
-    shares = [100 * live.drawing_seconds / live.seconds for _, live in played]
+    differences = [100 * (live["seconds"] / quiet["seconds"] - 1) for quiet, live in played]
+    shares = [100 * live["drawing_seconds"] / live["seconds"] for _, live in played]
     return {
-        "quiet_cpu_seconds": [round(quiet.seconds, 2) for quiet, _ in played],
-        "live_cpu_seconds": [round(live.seconds, 2) for _, live in played],
+        "quiet_cpu_seconds": [round(quiet["seconds"], 2) for quiet, _ in played],
+        "live_cpu_seconds": [round(live["seconds"], 2) for _, live in played],
         "difference_percent_median": round(statistics.median(differences), 2),
         "drawing_percent_median": round(statistics.median(shares), 3),
-        "bytes_drawn": played[-1][1].bytes_drawn,
+        "bytes_drawn": played[-1][1]["bytes_drawn"],
         "target_percent": _TARGET_PERCENT,
     }
 
 
-def _run(arguments: list[str]) -> Rollout:
-    """Play a rollout whose standard error is a pseudo terminal."""
+def _run(arguments: list[str]) -> dict[str, float]:
+    """Play a rollout whose standard error is a pseudo terminal; return its CPU seconds."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
     drawn = [0]
@@ -103,11 +89,7 @@ def _run(arguments: list[str]) -> Rollout:
     os.close(slave)
     reader.join()
     os.close(master)
-    return Rollout(
-        seconds=figures["seconds"],
-        drawing_seconds=figures["drawing_seconds"],
-        bytes_drawn=drawn[0],
-    )
+    return {**figures, "bytes_drawn": drawn[0]}
 
 
 def _read_all(master: int, drawn: list[int]) -> None:
@@ -122,4 +104,10 @@ def _read_all(master: int, drawn: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    run(measure, env="canary-v0", episodes=300, concurrency=16, pairs=5)
+    run(
+        measure,
+        env="canary-v0",
+        episodes=sized(300, 4),
+        concurrency=sized(16, 2),
+        pairs=sized(5, 1),
+    )

@@ -21,7 +21,7 @@ import time
 from functools import cache
 from typing import ClassVar
 
-from harness import run
+from harness import run, sized
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -115,18 +115,19 @@ async def overhead(codec: ChatCodec, episodes: int, config: RolloutConfig) -> fl
     return (time.process_time() - started) / turns * 1e6
 
 
-def turn_cost(codec: ChatCodec) -> dict[str, float]:
+def turn_cost(codec: ChatCodec, episodes: int) -> dict[str, float]:
     """Return CPU microseconds per turn: total, codec, loop and self-check.
 
-    The loop's figure is without the self-check. The self-check's figure comes from a run of 1,000
-    episodes, of which it compares the first ones in full.
+    The loop's figure is without the self-check. The self-check's figure comes from runs of three
+    times the episodes, of which it compares the first ones in full.
     """
     plain, checking = RolloutConfig(sanity="off"), RolloutConfig()
     asyncio.run(overhead(codec, 20, plain))  # warm up
-    runs = [asyncio.run(overhead(codec, 300, plain)) for _ in range(5)]
+    runs = [asyncio.run(overhead(codec, episodes, plain)) for _ in range(5)]
     share = codec_share(codec)
     pairs = [
-        asyncio.run(overhead(codec, 1000, checking)) - asyncio.run(overhead(codec, 1000, plain))
+        asyncio.run(overhead(codec, 3 * episodes, checking))
+        - asyncio.run(overhead(codec, 3 * episodes, plain))
         for _ in range(3)
     ]
     return {
@@ -206,11 +207,11 @@ async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, 
     }
 
 
-def measure(model: str | None, episodes: int, mean_s: float) -> dict[str, float]:
+def measure(model: str | None, instant: int, episodes: int, mean_s: float) -> dict[str, float]:
     """Return all figures on one core."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     codec = load_codec(model or builtin_model_dir("builtin-text"))
-    costs = turn_cost(codec)
+    costs = turn_cost(codec, instant)
     return {**costs, "episodes": episodes, **asyncio.run(makespan(codec, episodes, mean_s))}
 
 
@@ -218,6 +219,7 @@ if __name__ == "__main__":
     run(
         measure,
         model={"help": "folder of a tokenizer (default: the built-in model)"},
-        episodes={"default": 4096, "help": "concurrent episodes, for the makespan"},
-        mean_s={"default": 4.0, "help": "mean seconds of a reply"},
+        instant=sized(300, 4, "episodes of a run that measures the CPU time of a turn"),
+        episodes=sized(4096, 4, "concurrent episodes, for the makespan"),
+        mean_s=sized(4.0, 0.01, "mean seconds of a reply"),
     )

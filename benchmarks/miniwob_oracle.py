@@ -1,14 +1,12 @@
 """Play a scripted policy on many seeds of MiniWoB++ tasks in the real browser.
 
-    python benchmarks/miniwob_oracle.py [--tasks a,b] [--seeds 200] [--policy oracle]
-        [--first 0] [--environments 3] [--json FILE]
-
 Prints the number of seeds per task that ended with reward 1, and the first that did not.
 """
 
 import asyncio
+from typing import Any
 
-from harness import quiet, run
+from harness import quiet, run, sized
 
 from envkit.env import Policy, PolicyContext
 from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
@@ -27,7 +25,7 @@ async def is_solved(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> bo
 
 async def play(
     tasks: str | None, seeds: int, first: int, turns: int | None, policy: str, environments: int
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Play all tasks, several at a time, and return the solved seeds of each."""
     names = tasks.split(",") if tasks else sorted(PLANS if policy == "oracle" else TASKS)
     waiting, solved = list(names), dict.fromkeys(names, 0)
@@ -49,17 +47,17 @@ async def play(
     await asyncio.gather(*(work() for _ in range(environments)))
     complete = sum(count == seeds for count in solved.values())
     print(f"{complete} of {len(names)} tasks solved on every seed")
-    return solved
+    return {"tasks": len(names), "complete": complete, "solved": solved}
 
 
 if __name__ == "__main__":
     run(
         play,
-        tasks={"help": "comma-separated names (default: all)"},
-        seeds=200,
+        tasks=sized(None, "click-test", "comma-separated names, if not all"),
+        seeds=sized(200, 1),
         first=0,
         turns={"type": int, "help": "replies (default: the task's own)"},
         policy={"choices": sorted(MiniwobEnv.policies), "default": "oracle"},
-        environments=3,
+        environments=sized(3, 1),
         show=quiet,
     )

@@ -4,18 +4,14 @@ A trajectory of 20 turns, 16,200 tokens and 20 images goes through the core's pr
 through every installed adapter that can be imported here, up to the trainer's own object. The time
 for joining image tensors is subtracted, because it depends only on the images. Goal: at most 2 ms.
 
-    python benchmarks/projection.py [--rounds N] [--json FILE]
-
 An adapter needs its trainer, so use the interpreter of its contract environment.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from harness import run, show
+from harness import best_ms, run, sized
 from storing import text_segment, trajectory_of
 
 from envkit.errors import MissingDependencyError
@@ -63,16 +59,6 @@ def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int)
     )
 
 
-def best_ms(call: Callable[[], object], rounds: int) -> float:
-    """Return the fastest of some rounds in milliseconds."""
-    best = float("inf")
-    for _ in range(rounds):
-        started = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - started)
-    return best * 1e3
-
-
 def measure(rounds: int) -> dict[str, Any]:
     """Return milliseconds by projection, without joining image tensors.
 
@@ -112,6 +98,5 @@ def measure(rounds: int) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         measure,
-        show=lambda figures: show(figures["ms"]),
-        rounds={"default": 20, "help": "repetitions; the fastest counts"},
+        rounds=sized(20, 1, "repetitions; the fastest counts"),
     )

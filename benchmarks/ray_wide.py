@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from harness import run
+from harness import run, sized
 from loop import Waiting, drawn_waits, reply
 from ray_workers import cpu_of
 
@@ -122,13 +122,13 @@ async def measure(episodes: int, workers: int, mean_s: float) -> dict[str, float
 if __name__ == "__main__":
     figures = run(
         measure,
-        episodes={"default": 65_536, "help": "concurrent episodes"},
-        workers=4,
-        mean_s={
-            "default": 40.0,
-            "help": "mean seconds of a reply; larger values bring steps near their deadline of "
-            "120 s",
-        },
+        episodes=sized(65_536, 16, "concurrent episodes"),
+        workers=sized(4, 1),
+        mean_s=sized(
+            40.0,
+            0.2,
+            "mean seconds of a reply; larger values bring steps near their deadline of 120 s",
+        ),
     )
     is_met = figures["of_ideal"] <= MAX_OF_IDEAL and figures["memory_gb"] * 1e9 <= MAX_BYTES
     raise SystemExit(0 if is_met and not figures["missing"] else 1)

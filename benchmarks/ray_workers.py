@@ -16,9 +16,7 @@ small, so workers start quickly. Every episode must be delivered exactly once.
     python benchmarks/ray_workers.py --kills 200 --episodes 20000
 """
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -29,6 +27,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from harness import run, sized
 
 import envkit
 from envkit import rollout
@@ -88,8 +88,8 @@ async def play(player: AnyPlayer, env_id: str, seeds: range) -> int:
     Seeds are new each time, so cached images cannot help.
     """
     plan = rollout.RunPlan(episodes=len(seeds), seeds=seeds, concurrency=AT_ONCE)
-    run = rollout.Run(env_id, player, plan)
-    return sum([len(one.turns) async for one in rollout.delivered(run)])
+    playing = rollout.Run(env_id, player, plan)
+    return sum([len(one.turns) async for one in rollout.delivered(playing)])
 
 
 async def cost(
@@ -109,7 +109,7 @@ async def cost(
         "start_cpu_s_driver": time.process_time() - before,
     }
     for player in (here, there):
-        await play(player, env_id, range(4 * AT_ONCE))
+        await play(player, env_id, range(min(4 * AT_ONCE, episodes)))
     before, inside = time.process_time(), cpu_of(pids)
     await asyncio.sleep(_IDLE_S)
     idle = (time.process_time() - before) / _IDLE_S
@@ -192,12 +192,12 @@ def text_player(config: rollout.RolloutConfig) -> rollout.Player:
     return rollout.Player(TextEngine(), None, config)
 
 
-async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
+async def campaign(count: int, episodes: int, workers: int) -> dict[str, float]:
     """Kill workers during a run, and count deliveries."""
     config = rollout.RolloutConfig(workers=workers, seed=1)
     player = RayPlayer(partial(text_player, replace(config, workers=0)), config)
     await player.start()
-    run = rollout.Run(
+    playing = rollout.Run(
         FunctionSource("corridor", partial(Corridor, max_turns=4)),
         player,
         rollout.RunPlan(episodes=episodes, group_size=4, concurrency=32 * workers),
@@ -206,7 +206,7 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
     found: Counter[tuple[int, int]] = Counter()
     ends: Counter[str] = Counter()
     killed: set[int] = set()
-    async for one in rollout.delivered(run):
+    async for one in rollout.delivered(playing):
         found[one.metadata["group"], one.metadata["member"]] += 1
         ends[one.stop_reason.value] += 1
         ends["restarted"] += bool(one.env_restarts)
@@ -230,6 +230,7 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
         "restarted": ends["restarted"],
         "attempts_used_up": ends["attempts used up"],
         "other_faults": ends["faulted"],
+        "lost_or_doubled": episodes + found.total() - 2 * len(found),
         "lost_calls": player.lost_calls,
         "seconds": time.monotonic() - started,
     }
@@ -237,41 +238,42 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
     return figures
 
 
-def main() -> int:
-    """Print the figures; status 1 if one misses its target or an episode is lost."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "env_ids", nargs="*", default=list(EPISODES), help="environments whose cost to measure"
+def measure(
+    env: list[str],
+    kills: int,
+    episodes: int,
+    workers: int | None,
+    rounds: int,
+    per_round: int | None,
+) -> dict[str, dict[str, float]]:
+    """Return the figures of the run with kills, or the cost of each environment."""
+    if kills:
+        return {"kills": asyncio.run(campaign(kills, episodes, workers or 4))}
+    model = str(builtin_model_dir())
+    found: dict[str, dict[str, float]] = {}
+    for name in env:
+        measuring = cost(name, model, workers or 2, per_round or EPISODES[name], rounds)
+        found[name] = asyncio.run(measuring)
+    return found
+
+
+def is_met(figures: dict[str, dict[str, float]]) -> bool:
+    """Return whether every figure reaches its target, and no episode was lost."""
+    if "kills" in figures:
+        return figures["kills"]["lost_or_doubled"] == 0
+    return all(
+        one["ratio"] <= MAX_CPU and one["driver_ms"] <= MAX_DRIVER_MS for one in figures.values()
     )
-    parser.add_argument("--kills", type=int, default=0, help="kill this many workers instead")
-    parser.add_argument(
-        "--episodes", type=int, default=20_000, help="episodes of the run with kills"
-    )
-    parser.add_argument(
-        "--workers", type=int, help="workers (default: 2 for the cost, 4 with kills)"
-    )
-    parser.add_argument("--rounds", type=int, default=8, help="rounds of the cost measurement")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    figures: dict[str, dict[str, float]] = {}
-    is_met = True
-    if options.kills:
-        campaign = asyncio.run(kills(options.kills, options.episodes, options.workers or 4))
-        figures["kills"] = campaign
-        is_met = campaign["delivered"] == campaign["different"] == options.episodes
-        print(", ".join(f"{name} {value:.0f}" for name, value in campaign.items()), flush=True)
-    else:
-        model = str(builtin_model_dir())
-        for env_id in options.env_ids:
-            measuring = cost(env_id, model, options.workers or 2, EPISODES[env_id], options.rounds)
-            one = figures[env_id] = asyncio.run(measuring)
-            is_met = is_met and one["ratio"] <= MAX_CPU and one["driver_ms"] <= MAX_DRIVER_MS
-            print(f"{env_id}: " + ", ".join(f"{k} {v:.3f}" for k, v in one.items()), flush=True)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0 if is_met else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    figures = run(
+        measure,
+        env={**sized([*EPISODES], ["computer-use-v0"], "whose cost to measure"), "nargs": "+"},
+        kills={"default": 0, "help": "kill this many workers instead"},
+        episodes=sized(20_000, 100, "episodes of the run with kills"),
+        workers=sized(None, 1, "workers, if not 2 for the cost and 4 with kills"),
+        rounds=sized(8, 1, "rounds of the cost measurement"),
+        per_round=sized(None, 2, "episodes per round, if not those of EPISODES"),
+    )
+    raise SystemExit(0 if is_met(figures) else 1)

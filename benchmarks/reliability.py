@@ -17,11 +17,12 @@ The environments and engines of these files count losses and duplicates, indepen
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import loop
-from harness import quiet, run
+from harness import quiet, run, sized
 from reliability_campaign import campaign
 from reliability_isolation import isolated_kills
 from reliability_kills import SIGNALS, kill_runs
@@ -29,11 +30,12 @@ from reliability_load import soak, wide
 from reliability_long import long_episode
 from reliability_trouble import troubled_runs
 
-from envkit.tokens import load_codec
+from envkit.tokens import ChatCodec, load_codec
 from envkit_transformers import builtin_model_dir
 
 PARTS = ("campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop")
 Check = tuple[str, Callable[[dict[str, Any]], bool]]
+Played = tuple[str, dict[str, Any], tuple[Check, ...]]
 
 
 def zero(*names: str) -> tuple[Check, ...]:
@@ -69,6 +71,7 @@ CONTAINED: tuple[Check, ...] = (
 )
 WHOLE: tuple[Check, ...] = (("nothing wrong", lambda figures: not figures["wrong"]),)
 FLAT: tuple[Check, ...] = (
+    ("episodes > 0", lambda figures: figures["episodes"] > 0),
     ("rss_growth <= 3%", lambda figures: figures["rss_growth"] <= 0.03),
     (
         "unwritten_most <= concurrency",
@@ -110,51 +113,22 @@ def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
     return not failed
 
 
-def all_by_default(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the options below
-    """Run the requested parts, or all."""
-    if not any(chosen[part] for part in PARTS):
-        chosen.update(dict.fromkeys(PARTS, True))
-    return measure(**chosen)
-
-
-def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the options below
-    """Run the requested parts and return the figures of each."""
-    options = Namespace(**chosen)
-    model = options.model or str(builtin_model_dir("builtin-text"))
-    codec = load_codec(model)
-    results: dict[str, dict[str, Any]] = {}
-
-    def add(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> None:
-        results[part] = {**figures, "ok": tell(part, figures, checks)}
-
+def undisturbed(options: Namespace, codec: ChatCodec) -> Iterator[Played]:
+    """Play the requested parts in this process; yield name, figures and checks of each."""
     if options.loop:
-        add("loop", loop.turn_cost(codec), CHEAP)
+        yield "loop", loop.turn_cost(codec, options.loop_episodes), CHEAP
     if options.campaign:
-        played = campaign(
-            codec, turns=options.turns, rate=options.rate, concurrency=options.concurrency
-        )
-        add("campaign", asyncio.run(played), NOTHING_LOST)
-    kinds = ["kill"] * options.kill + [kind for kind in SIGNALS if kind != "kill"] * options.signals
-    for kind in kinds:
-        figures = kill_runs(kind, runs=options.runs, episodes=options.episodes, model=model)
-        add(kind, figures, KILLED if kind == "kill" else SIGNALLED)
-    for kind in TROUBLES * options.trouble:
-        figures = troubled_runs(
-            kind, runs=options.trouble_runs, episodes=options.episodes, model=model
-        )
-        add(kind, figures, TROUBLED)
-    if options.isolated:
-        killed = isolated_kills(
-            codec, episodes=options.isolated_episodes, concurrency=32, every_s=options.kill_every_s
-        )
-        add("isolated", asyncio.run(killed), CONTAINED)
+        sizes = {name: getattr(options, name) for name in ("turns", "rate", "concurrency")}
+        yield "campaign", asyncio.run(campaign(codec, **sizes)), NOTHING_LOST
     if options.long:
-        vision = load_codec(str(builtin_model_dir()))
-        add("long_images", asyncio.run(long_episode(vision, turns=500, images=True)), WHOLE)
-        add("long_text", asyncio.run(long_episode(codec, turns=100, words=6_700)), WHOLE)
+        vision, turns = load_codec(str(builtin_model_dir())), options.long_turns
+        images = long_episode(vision, turns=turns, images=True)
+        yield "long_images", asyncio.run(images), WHOLE
+        text = long_episode(codec, turns=turns // 5, words=6_700)
+        yield "long_text", asyncio.run(text), WHOLE
     if options.wide:
-        figures = asyncio.run(wide(codec, episodes=options.at_once, mean_s=options.mean_s))
-        add("wide", figures, QUICK)
+        played = wide(codec, episodes=options.at_once, mean_s=options.mean_s)
+        yield "wide", asyncio.run(played), QUICK
     if options.soak:
         lasted = soak(
             codec,
@@ -163,28 +137,58 @@ def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the 
             concurrency=options.concurrency,
             mean_s=options.soak_mean_s,
         )
-        add("soak", asyncio.run(lasted), FLAT)
-    return results
+        yield "soak", asyncio.run(lasted), FLAT
+
+
+def disturbed(options: Namespace, codec: ChatCodec, model: str) -> Iterator[Played]:
+    """Play the requested parts that end or hinder processes; yield as `undisturbed` does."""
+    sizes: dict[str, Any] = {"episodes": options.episodes, "model": model}
+    wanted = options.kinds.split(",") if options.kinds else [*SIGNALS, *TROUBLES]
+    signals = [kind for kind in SIGNALS if kind != "kill" and kind in wanted]
+    for kind in ["kill"] * options.kill + signals * options.signals:
+        checks = KILLED if kind == "kill" else SIGNALLED
+        yield kind, kill_runs(kind, runs=options.runs, **sizes), checks
+    for kind in [kind for kind in TROUBLES if kind in wanted] * options.trouble:
+        yield kind, troubled_runs(kind, runs=options.trouble_runs, **sizes), TROUBLED
+    if options.isolated:
+        killed = isolated_kills(
+            codec, episodes=options.isolated_episodes, concurrency=32, every_s=options.kill_every_s
+        )
+        yield "isolated", asyncio.run(killed), CONTAINED
+
+
+def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the options below
+    """Run the requested parts, or all, and return the figures of each."""
+    if not any(chosen[part] for part in PARTS):
+        chosen.update(dict.fromkeys(PARTS, True))
+    options = Namespace(**chosen)
+    model = options.model or str(builtin_model_dir("builtin-text"))
+    codec = load_codec(model)
+    played = chain(undisturbed(options, codec), disturbed(options, codec, model))
+    return {part: {**found, "ok": tell(part, found, checks)} for part, found, checks in played}
 
 
 if __name__ == "__main__":
     results = run(
-        all_by_default,
+        measure,
         show=quiet,
         **{part: {"action": "store_true", "help": "run this part"} for part in PARTS},
         model={"help": "folder of a tokenizer (default: the built-in model)"},
-        turns={"default": 1_000_000, "help": "scripted turns of the campaign"},
+        turns=sized(1_000_000, 240, "scripted turns of the campaign"),
         rate={"default": 0.2, "help": "fraction of calls that fail in the campaign"},
-        concurrency={"default": 256, "help": "concurrent episodes in campaign and soak"},
-        runs={"default": 100, "help": "runs per signal"},
-        episodes={"default": 400, "help": "episodes of a run that is killed"},
-        trouble_runs={"default": 10, "help": "runs per kind of trouble"},
-        isolated_episodes={"default": 2_000, "help": "episodes in killed worker processes"},
-        kill_every_s={"default": 0.05, "help": "mean seconds between two such kills"},
-        minutes={"default": 30.0, "help": "length of the soak"},
-        settle_minutes={"default": 5.0, "help": "minutes before memory is compared"},
-        soak_mean_s={"default": 0.2, "help": "mean seconds of a reply in the soak"},
-        at_once={"default": 16_384, "help": "concurrent episodes in the wide run"},
-        mean_s={"default": 4.0, "help": "mean seconds of a reply in the wide run"},
+        concurrency=sized(256, 16, "concurrent episodes in campaign and soak"),
+        kinds=sized(None, "term,full_disk", "signals and troubles, if not all"),
+        runs=sized(100, 1, "runs per signal"),
+        episodes=sized(400, 100, "episodes of a run that is killed"),
+        trouble_runs=sized(10, 1, "runs per kind of trouble"),
+        isolated_episodes=sized(2_000, 40, "episodes in killed worker processes"),
+        kill_every_s=sized(0.05, 0.2, "mean seconds between two such kills"),
+        long_turns=sized(500, 10, "turns of the single long episodes; a fifth of it with text"),
+        minutes=sized(30.0, 0.05, "length of the soak"),
+        settle_minutes=sized(5.0, 0.02, "minutes before memory is compared"),
+        soak_mean_s=sized(0.2, 0.02, "mean seconds of a reply in the soak"),
+        loop_episodes=sized(300, 4, "episodes of a run that measures the CPU time of a turn"),
+        at_once=sized(16_384, 16, "concurrent episodes in the wide run"),
+        mean_s=sized(4.0, 0.05, "mean seconds of a reply in the wide run"),
     )
     raise SystemExit(0 if all(figures["ok"] for figures in results.values()) else 1)

@@ -136,16 +136,19 @@ async def soak(
 ) -> dict[str, Any]:
     """Play for a while; return what grew."""
     log, samples, interrupt = Log(), Samples(), Interrupt()
-    started = time.perf_counter()
     with server(mean_s) as url, tempfile.TemporaryDirectory() as folder:
         engine = SGLangEngine(url, max_connections=concurrency)
+        started = time.perf_counter()
 
         async def watch() -> None:
-            while (at_s := time.perf_counter() - started) < seconds:
+            at_s = 0.0
+            while True:  # the last sample is taken however long the loop was blocked
                 samples.take(at_s, log.finished - log.written)
                 log.waited.clear()
-                await asyncio.sleep(1.0)
-            interrupt.fire()
+                if at_s >= seconds:
+                    return interrupt.fire()
+                await asyncio.sleep(min(1.0, seconds - at_s))
+                at_s = time.perf_counter() - started
 
         watcher = asyncio.create_task(watch())
         await _play(

@@ -3,26 +3,29 @@
 A run of synthetic episodes is stored first: 5 turns each, with one of 600 drawn figures per turn,
 100 sampled tokens per turn, and 100 tokens of text in the prompt and each observation. "write"
 reads that run and writes the file. The browser itself measures "first paint" and "page ready" from
-the navigation. "whole file" ends when everything is parsed, "search" and "sort" last from the input
-until the result is drawn, "open episode" from the change of the address until its image is loaded.
+the navigation. "whole file" ends when everything is parsed, "search" lasts from the input until the
+result is drawn, "open episode" from the change of the address until its image is there.
 Goals for 10,000 episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300
 ms.
-
-    python benchmarks/report.py [--episodes 10000] [--json FILE]
 """
 
 import random
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import run
+import numpy as np
+from harness import run, sized
 from PIL import Image as PilImage
 from PIL import ImageDraw
+from storing import text_segment
 
 from envkit.images import Image
 from envkit.messages import Message, message
@@ -32,16 +35,11 @@ from envkit_browser.driver import find_browser
 
 TURNS = 5
 IMAGE_TOKENS = 144
-PROMPT_TOKENS, REPLY_TOKENS, OBSERVED_TOKENS = 100, 100, 100
+TEXT_TOKENS = 100
 FIGURES = 600
 WORDS = (
-    "the line",
-    "from A to B",
-    "is parallel",
-    "to CD",
-    "so angle x",
-    "equals half",
-    "of the arc",
+    *("the line", "from A to B", "is parallel", "to CD"),
+    *("so angle x", "equals half", "of the arc"),
 )
 
 
@@ -64,16 +62,14 @@ def figure(number: int) -> Image:
 
 def episode(number: int) -> Trajectory:
     """Return an episode of five turns, each with its own image."""
-    rng = random.Random(number)
+    rng, ids = random.Random(number), np.random.default_rng(number)
     segments: list[Segment] = []
     turns: list[TurnRecord] = []
     messages: list[Message] = []
     for turn in range(TURNS):
         shown, said = figure(rng.randrange(FIGURES)), " ".join(rng.choices(WORDS, k=60))
-        kind = SegmentKind.PROMPT if turn == 0 else SegmentKind.OBSERVATION
-        count = PROMPT_TOKENS if turn == 0 else OBSERVED_TOKENS
-        segments.append(_context(rng, kind, turn, shown, count))
-        segments.append(_reply(rng, turn))
+        reply = text_segment(ids, SegmentKind.MODEL, turn, TEXT_TOKENS)
+        segments += [_context(ids, turn, shown), replace(reply, finish_reason="stop")]
         messages += [
             message("user", f"Task {number}: {' '.join(rng.choices(WORDS, k=30))}", (shown,)),
             message("assistant", said),
@@ -96,30 +92,16 @@ def episode(number: int) -> Trajectory:
     )
 
 
-def _context(rng: random.Random, kind: SegmentKind, turn: int, shown: Image, count: int) -> Segment:
-    text = tuple(rng.randrange(50_000) for _ in range(count))
-    return Segment(
-        kind=kind,
-        turn=turn,
-        wire_ids=(5, 9, 6, *text),
-        train_ids=(5, *(9,) * IMAGE_TOKENS, 6, *text),
-        loss_mask=(0,) * (count + IMAGE_TOKENS + 2),
-        logprobs=(0.0,) * (count + IMAGE_TOKENS + 2),
+def _context(rng: np.random.Generator, turn: int, shown: Image) -> Segment:
+    kind = SegmentKind.OBSERVATION if turn else SegmentKind.PROMPT
+    text = text_segment(rng, kind, turn, TEXT_TOKENS)
+    return replace(
+        text,
+        wire_ids=(5, 9, 6, *text.wire_ids),
+        train_ids=(5, *(9,) * IMAGE_TOKENS, 6, *text.train_ids),
+        loss_mask=(0,) * (TEXT_TOKENS + IMAGE_TOKENS + 2),
+        logprobs=(0.0,) * (TEXT_TOKENS + IMAGE_TOKENS + 2),
         images=(shown,),
-    )
-
-
-def _reply(rng: random.Random, turn: int) -> Segment:
-    ids = tuple(rng.randrange(50_000) for _ in range(REPLY_TOKENS))
-    return Segment(
-        kind=SegmentKind.MODEL,
-        turn=turn,
-        wire_ids=ids,
-        train_ids=ids,
-        loss_mask=(1,) * REPLY_TOKENS,
-        logprobs=tuple(-rng.expovariate(2.0) for _ in ids),
-        reward=0.0,
-        finish_reason="stop",
     )
 
 
@@ -128,8 +110,8 @@ def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
         turn=turn,
         prompt_tokens=600 + 400 * turn,
         cached_tokens=600 * turn,
-        response_tokens=REPLY_TOKENS,
-        observation_tokens=0 if turn == TURNS - 1 else OBSERVED_TOKENS + IMAGE_TOKENS + 2,
+        response_tokens=TEXT_TOKENS,
+        observation_tokens=0 if turn == TURNS - 1 else TEXT_TOKENS + IMAGE_TOKENS + 2,
         image_count=1,
         image_bytes=len(shown.png_bytes()),
         queue_seconds=0.01,
@@ -144,21 +126,48 @@ def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
     )
 
 
-def in_browser(page_file: Path, opened: int) -> dict[str, float]:
-    """Return a browser's times to show and search the file, as medians over several loads."""
+_UNTIL = """async ([place, selector, text]) => {
+    const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    const start = performance.now();
+    if (place !== null) location.hash = place;
+    if (text !== null) {
+        const field = document.querySelector("input[type=search]");
+        document.querySelector(".scroll").firstChild.remove();
+        field.value = text;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    while (!document.querySelector(selector)) await new Promise((done) => setTimeout(done, 1));
+    await frame();
+    return performance.now() - start;
+}"""
+
+
+def timed(page: Any, place: str | None, selector: str, text: str | None = None) -> float:  # noqa: ANN401  # a playwright page
+    """Return milliseconds until an element is drawn after the address or the search changed."""
+    return round(page.evaluate(_UNTIL, [place, selector, text]), 1)
+
+
+@contextmanager
+def browser_page() -> Generator[Any]:
+    """Yield a page of a fresh browser, of playwright."""
     from playwright.sync_api import sync_playwright
 
-    found: dict[str, list[float]] = {}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-        for _ in range(opened):
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.set_default_timeout(120_000)
-            page.goto(f"{page_file.as_uri()}#/run/episodes")
-            for name, value in {**_paint(page), **_list(page), **_open(page)}.items():
-                found.setdefault(name, []).append(value)
-            page.close()
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(600_000)
+        yield page
         browser.close()
+
+
+def in_browser(page_file: Path, opened: int) -> dict[str, float]:
+    """Return a browser's times to show and search the file, as medians over several loads."""
+    found: dict[str, list[float]] = {}
+    for _ in range(opened):
+        with browser_page() as page:
+            page.goto(f"{page_file.as_uri()}#/run/episodes")
+            for name, value in {**_paint(page), **_walk(page)}.items():
+                found.setdefault(name, []).append(value)
     return {name: round(median(values), 1) for name, values in found.items()}
 
 
@@ -171,40 +180,11 @@ def _paint(page: Any) -> dict[str, float]:  # noqa: ANN401  # playwright is an o
     })""")
 
 
-def _list(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
-    script = """async (act) => {
-        const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-        const table = document.querySelector(".scroll");
-        await frame();
-        const start = performance.now();
-        const drawn = new Promise((done) => {
-            const watcher = new MutationObserver(() => { watcher.disconnect(); done(); });
-            watcher.observe(table, { childList: true });
-        });
-        if ("text" in act) {
-            const field = document.querySelector("input[type=search]");
-            field.value = act.text;
-            field.dispatchEvent(new Event("input", { bubbles: true }));
-        } else table.querySelector(`[data-sort=${act.sort}]`).click();
-        await drawn;
-        await frame();
-        return performance.now() - start;
-    }"""
+def _walk(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
     words = ("t", "task 1", "parallel", "nothing-of-it", "")
-    times = [page.evaluate(script, {"text": text}) for text in words]
-    sort = page.evaluate(script, {"sort": "mean"})
-    return {"search_ms": median(times), "search_slowest_ms": max(times), "sort_ms": sort}
-
-
-def _open(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
-    script = """async () => {
-        const start = performance.now();
-        location.hash = "#/run/e/7";
-        while (!document.querySelector(".turn.on img")?.complete)
-            await new Promise((done) => setTimeout(done, 1));
-        return performance.now() - start;
-    }"""
-    return {"open_episode_ms": page.evaluate(script)}
+    times = [timed(page, None, ".scroll > *", text) for text in words]
+    opened = timed(page, "#/run/e/7", ".turn.on img")
+    return {"search_ms": median(times), "search_slowest_ms": max(times), "open_episode_ms": opened}
 
 
 def measure(episodes: int, opened: int) -> dict[str, float]:
@@ -226,6 +206,6 @@ def measure(episodes: int, opened: int) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        episodes={"default": 10_000, "help": "number of episodes"},
-        opened={"default": 3, "help": "number of times the browser opens the file"},
+        episodes=sized(10_000, 20),
+        opened=sized(3, 1, "number of times the browser opens the file"),
     )

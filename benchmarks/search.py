@@ -8,8 +8,6 @@ without imports; memory is the peak of that process, including numpy and envkit.
 With `--tantivy` the same queries also go to an index on disk, and the overlap of both rankings is
 printed: the share of our three hits among tantivy's three, and how often the first hit is the same.
 `--large N` also compares both on a fictional world of N things.
-
-    python benchmarks/search.py [--tantivy] [--large 200000] [--json FILE]
 """
 
 import json
@@ -21,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness import run
+from harness import run, sized
 
 from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
@@ -145,7 +143,7 @@ def measure(queries: int, tantivy: bool, large: int | None) -> dict[str, float]:
 if __name__ == "__main__":
     run(
         measure,
-        queries={"default": 3000, "help": "number of queries of each kind"},
+        queries=sized(3000, 4, "number of queries of each kind"),
         tantivy={"action": "store_true", "help": "compare with an index on disk"},
         large={"type": int, "metavar": "N", "help": "also measure a world of N things"},
     )

@@ -3,8 +3,6 @@
 A trajectory of 40 turns and 255,000 tokens is prepared on a worker thread, as a rollout does. The
 main thread stands in for the event loop: it tries to run every millisecond, and its longest wait is
 the cost of storing. Goal: at most 20 ms above the machine's own noise.
-
-    python benchmarks/storing.py [--tokens 255000] [--json FILE]
 """
 
 import tempfile
@@ -14,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from harness import run
+from harness import run, sized
 
 from envkit.messages import Message
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
@@ -96,4 +94,4 @@ def measure(tokens: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(measure, tokens=255_000)
+    run(measure, tokens=sized(255_000, 4_000))

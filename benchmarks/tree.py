@@ -8,8 +8,6 @@ update is one REINFORCE step, mean over tokens, with the credit divided by its d
 have the same optimizer and tasks. The policy is evaluated at temperature 1 on tasks that no run
 trains on, the same for all runs and with the same sampling seeds. The interval is Student's, of the
 difference between the arms over seeds.
-
-    python benchmarks/tree.py [--steps 10] [--seeds 5] [--json FILE]
 """
 
 import asyncio
@@ -25,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import run
+from harness import run, sized
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -244,9 +242,9 @@ def measure(
 if __name__ == "__main__":
     run(
         measure,
-        steps=10,
-        seeds=5,
-        budget={"default": 400, "help": "sampled tokens per step"},
-        evaluate={"default": 256, "help": "evaluation episodes"},
+        steps=sized(10, 1),
+        seeds=sized(5, 1),
+        budget=sized(400, 20, "sampled tokens per step"),
+        evaluate=sized(256, 4, "evaluation episodes"),
         learning_rate=3e-4,
     )

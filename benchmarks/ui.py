@@ -7,12 +7,9 @@ time until the last episode was read. All later figures cover the whole run: "ru
 from the change of the address until the page is drawn, "search" from the input until its hits are
 drawn, "open episode" until its image is loaded. "search server" is the request alone. Goals for
 10,000 episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300 ms.
-
-    python benchmarks/ui.py [--episodes 10000] [--json FILE]
 """
 
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,32 +17,12 @@ from statistics import median
 from typing import Any
 
 import psutil
-from harness import run
-from report import episode
+from harness import COMMAND, run, sized
+from report import browser_page, episode, timed
 
 from envkit.trajectory import save
-from envkit_browser.driver import find_browser
 
 WORDS = ("t", "task 1", "parallel", "nothing-of-it", "angle x equals")
-_UNTIL = """async ([place, selector, text]) => {
-    const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-    const start = performance.now();
-    if (place !== null) location.hash = place;
-    if (text !== null) {
-        const field = document.querySelector("input[type=search]");
-        document.querySelector(".scroll").firstChild.remove();
-        field.value = text;
-        field.dispatchEvent(new Event("input", { bubbles: true }));
-    }
-    while (!document.querySelector(selector)) await new Promise((done) => setTimeout(done, 1));
-    await frame();
-    return performance.now() - start;
-}"""
-
-
-def timed(page: Any, place: str | None, selector: str, text: str | None = None) -> float:  # noqa: ANN401  # a playwright page
-    """Return milliseconds until an element is drawn after the address or the search changed."""
-    return round(page.evaluate(_UNTIL, [place, selector, text]), 1)
 
 
 def wait_for(page: Any, condition: str) -> None:  # noqa: ANN401  # as above
@@ -56,12 +33,9 @@ def wait_for(page: Any, condition: str) -> None:  # noqa: ANN401  # as above
 
 def measure(folder: Path, count: int) -> dict[str, float]:
     """Serve the folder and walk through its run in a browser."""
-    from playwright.sync_api import sync_playwright
-
-    command = ["ui", str(folder), "--port", "0", "--no-open"]
     started = time.perf_counter()
     server = subprocess.Popen(
-        [sys.executable, "-c", "from envkit.cli import main; main()", *command],
+        [*COMMAND, "ui", str(folder), "--port", "0", "--no-open"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -70,12 +44,8 @@ def measure(folder: Path, count: int) -> dict[str, float]:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         figures = {"server_ready_s": round(time.perf_counter() - started, 2)}
-        with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.set_default_timeout(0)
+        with browser_page() as page:
             figures |= walk(page, address, started, count)
-            browser.close()
         figures["server_megabytes"] = round(psutil.Process(server.pid).memory_info().rss / 1e6)
         return figures
     finally:
@@ -131,4 +101,4 @@ def figures_of(episodes: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run(figures_of, episodes={"default": 10_000, "help": "number of episodes"})
+    run(figures_of, episodes=sized(10_000, 20))

@@ -7,8 +7,6 @@ and no image shared by two episodes. The figure covers the rollout: encode, requ
 environment, append. The trainer's processing of finished episodes is reported separately. Goal:
 envkit needs at most a third of the fastest own loop.
 
-    python benchmarks/vs_trainers.py [--json FILE] [--trainer NAME ...] [--episodes N] [--turns N]
-
 The environments are those of `make contract-NAME`; a missing one is built. Own loops:
 
 - verl: `tool_agent` in the V0 worker. The server is an object in the process, because Ray's
@@ -24,15 +22,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, sized
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CONTESTS: Final = Path(__file__).resolve().parent / "trainers"
-GOAL: Final = 3.0
 EPISODES: Final = {"skyrl": 16}
 """Concurrent episodes, if not 64."""
 FOLDERS: Final = (".", "envs", "adapters", "tests", "benchmarks/trainers")
@@ -82,45 +78,22 @@ def play(trainer: str, episodes: int, turns: int) -> dict[str, Any]:
     return figures
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the lines of the table: CPU milliseconds per turn."""
-    best = min(figures["own"]["cpu_ms_per_turn"] for figures in results.values())
-    lines = [
-        f"{'trainer':<12} {'episodes':>9} {'own loop':>9} {'envkit':>9} {'ratio':>7} "
-        f"{'to best':>8} {'own batch':>10} {'with envkit':>12} {'own MB':>8} {'envkit MB':>10}"
-    ]
-    for figures in results.values():
-        load, own, envkit = figures["load"], figures["own"], figures["envkit"]
-        mine = envkit["cpu_ms_per_turn"]
-        lines.append(
-            f"{figures['name']:<12} {load['episodes']:>6}x{load['turns']:<2} "
-            f"{own['cpu_ms_per_turn']:>9.2f} {mine:>9.2f} {figures['ratio']:>6.1f}x "
-            f"{best / mine:>7.1f}x {own['batch_ms_per_turn']:>10.2f} "
-            f"{envkit['batch_ms_per_turn']:>12.2f} {own['mb_per_1000_episodes']:>8.0f} "
-            f"{envkit['mb_per_1000_episodes']:>10.0f}"
-        )
-    lines.append(
-        f"ms of CPU per turn; to best: the fastest own loop, {best:.2f} ms, against envkit in this "
-        f"trainer (goal {GOAL:g}x); batch: the trainer's processing of finished episodes; MB: "
-        "memory that the output of 1,000 finished episodes holds"
-    )
-    return lines
-
-
 def measure(trainer: list[str] | None, episodes: int | None, turns: int) -> dict[str, Any]:
     """Play all contests and return their figures by trainer."""
     results: dict[str, Any] = {}
     for name in trainer or trainers():
         print(f"{name}: playing", file=sys.stderr, flush=True)
         results[name] = play(name, episodes or EPISODES.get(name, 64), turns)
+    best = min(one["own"]["cpu_ms_per_turn"] for one in results.values())
+    for one in results.values():
+        one["fastest_own_over_envkit"] = best / one["envkit"]["cpu_ms_per_turn"]
     return results
 
 
 if __name__ == "__main__":
     run(
         measure,
-        show=lambda results: print("\n".join(table(results))),
         trainer={"action": "append", "choices": trainers(), "help": "default: all"},
-        episodes={"type": int, "help": "concurrent episodes (default: 64; 16 for SkyRL)"},
-        turns=20,
+        episodes=sized(None, 2, "concurrent episodes, if not 64 and for SkyRL 16"),
+        turns=sized(20, 2),
     )

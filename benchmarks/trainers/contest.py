@@ -7,15 +7,14 @@ from both sides, because it stands in for a GPU. The trainer's processing of fin
 same code on both sides, is reported separately.
 """
 
-import argparse
+import asyncio
 import ctypes
 import gc
 import io
-import json
 import random
-import resource
+import sys
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,10 @@ from typing import Any, Final
 
 from PIL import Image as PilImage
 from PIL import ImageDraw
+
+sys.path.append(str(Path(__file__).parents[1]))  # last, so that it hides no package
+
+from harness import memory_mb, run, sized
 
 REPLY: Final = (
     "I look at the picture once more.\n"
@@ -153,45 +156,24 @@ def _resident_mb() -> float:
     """Return the memory of the process, without what is free but not yet returned to Linux."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
+    return memory_mb()
 
 
-def options(description: str | None) -> tuple[Load, Path | None]:
-    """Parse the options of every contest."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parsed = parser.parse_args()
-    return Load(episodes=parsed.episodes, turns=parsed.turns), parsed.json
-
-
-def report(name: str, load: Load, own: Result, envkit: Result, path: Path | None) -> None:
-    """Print both sides, and write them as JSON if requested.
+def play(name: str, contest: Callable[[Load], Coroutine[Any, Any, tuple[Result, Result]]]) -> None:
+    """Read the options of a contest, play both sides, and print and write the figures.
 
     Raises:
         SystemExit: The sides played different episodes.
     """
-    if (own.turns, own.images) != (envkit.turns, envkit.images):
-        raise SystemExit(f"{name}: the sides played different episodes: {own} and {envkit}")
-    ratio = own.cpu_ms_per_turn / envkit.cpu_ms_per_turn
-    print(
-        f"{name}: own loop {own.cpu_ms_per_turn:.2f} ms, envkit {envkit.cpu_ms_per_turn:.2f} ms of "
-        f"CPU per turn, {ratio:.1f}x ({load.episodes} episodes of {load.turns} turns); the "
-        "trainer's "
-        f"batch {own.batch_ms_per_turn:.2f} and {envkit.batch_ms_per_turn:.2f} ms; "
-        f"{own.mb_per_1000_episodes:.0f} and {envkit.mb_per_1000_episodes:.0f} MB per 1,000 "
-        "episodes"
-    )
-    if path is not None:
-        figures: dict[str, Any] = {
-            "name": name,
-            "load": asdict(load),
-            "own": asdict(own),
-            "envkit": asdict(envkit),
-            "ratio": ratio,
-        }
-        path.write_text(json.dumps(figures, indent=1) + "\n")
+
+    def measure(**sizes: int) -> dict[str, Any]:
+        load = Load(**sizes)
+        draw_all(load)
+        own, envkit = asyncio.run(contest(load))
+        if (own.turns, own.images) != (envkit.turns, envkit.images):
+            raise SystemExit(f"{name}: the sides played different episodes: {own} and {envkit}")
+        sides = {"own": asdict(own), "envkit": asdict(envkit)}
+        ratio = own.cpu_ms_per_turn / envkit.cpu_ms_per_turn
+        return {"name": name, "load": asdict(load), **sides, "ratio": ratio}
+
+    run(measure, episodes=sized(64, 2), turns=sized(20, 2))

@@ -5,7 +5,6 @@ It decodes vLLM's format at the end of an episode; vLLM is replaced by a stand-i
 Run by benchmarks/vs_trainers.py with the interpreter of SkyRL's contract environment.
 """
 
-import asyncio
 import base64
 import logging
 import subprocess
@@ -15,6 +14,7 @@ import typing
 import urllib.request
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,8 @@ from contest import (
     Load,
     Played,
     Result,
-    draw_all,
     measured,
-    options,
-    report,
+    play,
     screenshot,
 )
 from fakes.codecs import vision_codec
@@ -206,13 +204,10 @@ def main() -> None:
     """Play and print."""
     logging.disable(logging.WARNING)
     logger.remove()
-    load, path = options(__doc__)
     register_rooms()
     skyrl_gym.register(id="skyrl-rooms", entry_point=SkyRLRooms)
-    draw_all(load)
     with _server() as url:
-        own, envkit = asyncio.run(contest(url, load))
-    report("SkyRL 0.4.0", load, own, envkit, path)
+        play("SkyRL 0.4.0", partial(contest, url))
 
 
 if __name__ == "__main__":

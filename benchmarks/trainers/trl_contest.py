@@ -6,7 +6,6 @@ fake server replaces; envkit calls it row by row. Run by benchmarks/vs_trainers.
 interpreter of TRL's contract environment.
 """
 
-import asyncio
 import copy
 import logging
 import os
@@ -28,11 +27,9 @@ from contest import (
     Load,
     Played,
     Result,
-    draw_all,
     measured,
-    options,
     picture,
-    report,
+    play,
 )
 from datasets import Dataset, disable_progress_bars
 from fakes.codecs import vision_codec
@@ -217,11 +214,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
     disable_progress_bars()
-    load, path = options(__doc__)
     register_rooms()
-    draw_all(load)
-    own, envkit = asyncio.run(contest(load))
-    report("TRL 1.16.0", load, own, envkit, path)
+    play("TRL 1.16.0", contest)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 Run by benchmarks/vs_trainers.py with the interpreter of verl's contract environment.
 """
 
-import asyncio
 import logging
 import sys
 import tempfile
@@ -24,11 +23,9 @@ from contest import (
     Load,
     Played,
     Result,
-    draw_all,
     measured,
-    options,
     picture,
-    report,
+    play,
 )
 from fakes.models import tiny_model_dir
 from fakes.verl_server import SAMPLING_KEYS, make_client
@@ -244,11 +241,8 @@ def main() -> None:
     """Play and print."""
     logging.disable(logging.WARNING)
     _stand_in()
-    load, path = options(__doc__)
     register_rooms()
-    draw_all(load)
-    own, envkit = asyncio.run(contest(load))
-    report("verl 0.9.1", load, own, envkit, path)
+    play("verl 0.9.1", contest)
 
 
 if __name__ == "__main__":

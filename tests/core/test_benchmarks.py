@@ -1,62 +1,146 @@
-"""Every benchmark of `make bench` starts, and ends at its smallest size."""
+"""Every benchmark runs at its tiny size, and `make bench` writes one table of them."""
 
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.needs import BROWSER
+from fakes.needs import BROWSER, CHROMIUM, DESKTOP, REASONING_GYM
 
 ROOT = Path(__file__).parents[2]
-SMALLEST = {
-    "browser": "--steps 2 --resets 1",
-    "delta": "--rounds 1",
-    "desktop": "--steps 4",
-    "desktop_rollout": "--episodes 2 --concurrency 1",
-    "engine": "--conversations 2 --group 1 --turns 1 --prompt-tokens 64 --observation-tokens 16 "
-    "--reply-tokens 4 --rounds 1",
-    "geo3k": "--problems 4 --rounds 1",
-    "grading": "--pieces 1",
-    "import": "--times 1",
-    "judge": "--rounds 2 --requests 4",
-    "live_view": "--episodes 4 --concurrency 2 --pairs 1",
-    "long_episode": "--turns 24 --words 30",
-    "loop": "--episodes 4 --mean-s 0.01",
-    "projection": "--rounds 1",
-    "report": "--episodes 60 --opened 1",
-    "search": "--queries 4",
-    "stalls": "--engine http --episodes 4 --max-s 0.1",
+FOLDER = ROOT / "benchmarks"
+BENCH = ROOT / "scripts" / "bench"
+BENCHMARKS: dict[str, Any] = tomllib.loads((BENCH / "rows.toml").read_text(encoding="utf-8"))
+NEEDS = {
+    "browser": BROWSER,
+    "grading": REASONING_GYM,
+    "linux_desktop": DESKTOP,
+    "miniwob_oracle": BROWSER,
+    "report": CHROMIUM,
+    "ui": CHROMIUM,
 }
-NEEDS_A_BROWSER = {"browser", "report"}
+PARTS = ("campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop")
+STARTED_BY_OTHERS = {"reliability_server"}
+COMPARE_TIMES = {"isolated", "soak", "wide", "loop"}
+"""Parts that a busy machine may end with status 1; the others must lose nothing."""
 
 
-def test_benchmarks_of_make_bench_have_a_smallest_size() -> None:
-    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nbench:")[2]
-    listed = re.search(r"for name in ([a-z0-9_ ]+); do", recipe)
-    assert listed is not None
-    assert set(listed[1].split()) <= set(SMALLEST)
+def scripts() -> dict[str, str]:
+    """Return the text of each program of the folder by its name."""
+    found = {file.stem: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.py")}
+    return {
+        name: text
+        for name, text in found.items()
+        if "\nif __name__ ==" in text and name not in STARTED_BY_OTHERS
+    }
+
+
+def bench(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start the program of `make bench` with its results in a folder."""
+    command = [sys.executable, str(BENCH / "run.py"), "--out", str(folder), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def outcomes(folder: Path) -> dict[str, Any]:
+    """Return how each benchmark ended."""
+    return json.loads((folder / "table.json").read_text(encoding="utf-8"))["outcomes"]
+
+
+def test_every_benchmark_has_a_tiny_size() -> None:
+    without = sorted(name for name, text in scripts().items() if "sized(" not in text)
+
+    assert not without, f"give these a tiny size, `harness.sized`: {without}"
+
+
+def test_every_benchmark_is_in_the_table_and_so_has_a_tiny_test() -> None:
+    known = {entry.get("script", name) for name, entry in BENCHMARKS.items()} | {"reliability"}
+
+    contests = {file.stem.removesuffix("_contest") for file in FOLDER.rglob("*_contest.py")}
+    missing = sorted((set(scripts()) - known) | (contests - set(BENCHMARKS)))
+
+    assert not missing, f"give these a row in scripts/bench/rows.toml: {missing}"
+    assert known <= set(scripts())
+
+
+def test_parts_of_reliability_have_a_tiny_test() -> None:
+    text = scripts()["reliability"].partition("PARTS = (")[2].partition(")")[0]
+
+    assert set(PARTS) == {part.strip(' "') for part in text.split(",")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLEST)
-def test_benchmark_runs_at_its_smallest_size(name: str, tmp_path: Path) -> None:
-    if name in NEEDS_A_BROWSER:
-        BROWSER.require()
-    script, result = ROOT / "benchmarks" / f"{name}.py", tmp_path / "result.json"
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmark_runs_at_its_tiny_size(name: str, tmp_path: Path) -> None:
+    if name in NEEDS:
+        NEEDS[name].require()
 
-    done = subprocess.run(
-        [sys.executable, str(script), *SMALLEST[name].split(), "--json", str(result)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=600,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    bench(tmp_path, "--tiny", "--only", name).communicate()
 
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode in (0, 1), done.stderr  # 1: a goal was missed
+    outcome = outcomes(tmp_path)[name]
+    if "environment" in BENCHMARKS[name] and "is not built" in outcome["reason"]:
+        pytest.skip(outcome["reason"])
+    log = (tmp_path / f"{name}.log").read_text(encoding="utf-8")
+    assert outcome["rows"], (outcome["reason"], log[-4000:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_reliability_runs_at_its_tiny_size(part: str, tmp_path: Path) -> None:
+    if part == "trouble" and os.geteuid() != 0:
+        pytest.skip("only root can mount the full and the read-only disk")
+    result = tmp_path / "result.json"
+    command = [str(FOLDER / "reliability.py"), f"--{part}", "--tiny", "--json", str(result)]
+
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+    assert result.exists(), done.stderr
     assert json.loads(result.read_text(encoding="utf-8"))
+    assert done.returncode == 0 or part in COMPARE_TIMES, done.stdout
+
+
+@pytest.mark.slow
+def test_bench_keeps_what_was_measured_before_an_interrupt(tmp_path: Path) -> None:
+    process = bench(tmp_path, "--tiny", "--only", "geo3k", "engine")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "engine" in line:
+            break
+
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+
+    assert process.returncode == 130, said
+    assert set(outcomes(tmp_path)) == {"geo3k"}
+    assert "| geo3k |" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_bench_names_what_a_machine_lacks_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVKIT_TEST_CACHE", str(tmp_path / "empty"))
+
+    process = bench(tmp_path, "--tiny", "--only", "verl", "geo3k")
+    process.communicate()
+
+    written = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert process.returncode == 0
+    assert "not run: the environment of verl is not built" in written
+    assert outcomes(tmp_path)["geo3k"]["rows"]
+
+
+@pytest.mark.slow
+def test_soak_without_a_finished_episode_fails_with_its_figures(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [str(FOLDER / "reliability.py"), *("--soak", "--minutes", "0", "--json", str(result))]
+
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+    assert "FAILED: episodes > 0" in done.stdout, done.stderr
+    assert done.returncode == 1
+    assert json.loads(result.read_text(encoding="utf-8"))["soak"]["episodes"] == 0

@@ -301,6 +301,18 @@ def test_wire_ids_are_built_once_and_read_back_in_64_bits() -> None:
     assert ledger.wire_ids.tolist() == [1, WIDE - 1, WIDE]
 
 
+@pytest.mark.parametrize("first", [1, WIDE])
+def test_columns_of_a_segment_keep_no_other_memory(first: int) -> None:
+    ledger = Ledger()
+    ledger.start(text(first, 2), turn=0)
+    reply(ledger, first, turn=0)
+
+    columns = ("wire_ids", "train_ids", "loss_mask", "logprobs")
+    kept = [one.array(name).base for one in ledger.segments for name in columns]
+
+    assert not any(isinstance(base, (memoryview, bytes)) for base in kept)
+
+
 def branched(wide: int = 0) -> tuple[Ledger, tuple[Branch, ...]]:
     """Return a replayed ledger whose second sequence shares two segments, and its branches."""
     ledger = played()
