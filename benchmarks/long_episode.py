@@ -12,7 +12,7 @@ import time
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from harness import run
+from harness import run, sized
 
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.metrics import aggregate
@@ -87,6 +87,6 @@ if __name__ == "__main__":
     run(
         measure,
         model={"help": "folder of a tokenizer (default: the built-in model)"},
-        turns={"default": 380, "help": "turns of the episode, at least 5"},
-        words={"default": 450, "help": "words of each observation"},
+        turns=sized(380, 24, "turns of the episode, at least 5"),
+        words=sized(450, 30, "words of each observation"),
     )

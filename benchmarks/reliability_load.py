@@ -123,7 +123,8 @@ async def _play(
     with RunFolder.create(Path(folder) / "run", {"group_size": plan.group_size}) as run_folder:
 
         async def deliver(played: tuple[Trajectory, ...]) -> None:
-            await run_folder.deliver(played, then=keep)  # called once they are in the file
+            # Called once they are in the file.
+            await run_folder.deliver(played, then=lambda one, _: keep(one))
 
         try:
             await Run(build, player, plan, interrupt=interrupt).play(deliver)

@@ -92,7 +92,7 @@ async def long_episode(
     with tempfile.TemporaryDirectory() as folder:
         with RunFolder.create(Path(folder) / "run", {"group_size": 1}) as run_folder:
             async for one in collect(lambda: env, engine, codec, episodes=1):
-                await run_folder.deliver((one,), then=stored.append)
+                await run_folder.deliver((one,), then=lambda one, _: stored.append(one))
         played_s = time.perf_counter() - started
         problems = list(map(str, verify_file(Path(folder) / "run").problems))
         (loaded,) = read_trajectories(Path(folder) / "run")

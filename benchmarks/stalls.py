@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from harness import memory_mb, run
+from harness import memory_mb, run, sized
 from reliability_load import server
 
 import envkit
@@ -168,9 +168,6 @@ if __name__ == "__main__":
     run(
         measure,
         engine={"choices": ("scripted", "http"), "default": "scripted"},
-        episodes={"default": 4096, "help": "concurrent episodes"},
-        max_s={
-            "default": 60.0,
-            "help": "maximum seconds of a scripted reply; half of it with http",
-        },
+        episodes=sized(4096, 4, "concurrent episodes"),
+        max_s=sized(60.0, 0.1, "maximum seconds of a scripted reply; half of it with http"),
     )
