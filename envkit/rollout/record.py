@@ -1,8 +1,8 @@
 """The record of a running episode."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any, Final
@@ -28,7 +28,15 @@ from envkit.trajectory.trajectory import (
     recorded_reply,
 )
 
-_FIELDS: Final = tuple(field.name for field in fields(TurnRecord))
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    one.name: one.default for one in fields(TurnRecord) if one.default is not MISSING
+}
+_MADE: Final[Mapping[str, Callable[[], Any]]] = {
+    one.name: one.default_factory
+    for one in fields(TurnRecord)
+    if one.default_factory is not MISSING
+}
+"""Functions that make the other defaults, such as an empty dictionary."""
 
 
 class TurnDraft(SimpleNamespace):
@@ -40,12 +48,9 @@ class TurnDraft(SimpleNamespace):
     def __init__(
         self, *, turn: int, prompt_tokens: int, response_tokens: int = 0, purpose: str | None = None
     ) -> None:
-        first = TurnRecord(
-            turn=turn, prompt_tokens=prompt_tokens, response_tokens=response_tokens, purpose=purpose
-        )
-        # From a record, so that a draft has the defaults of `TurnRecord` itself.
-        values = {name: getattr(first, name) for name in _FIELDS}
-        super().__init__(**values, step=None, step_hash=None)
+        super().__init__(**_DEFAULTS, **{name: make() for name, make in _MADE.items()})
+        self.turn, self.prompt_tokens, self.purpose = turn, prompt_tokens, purpose
+        self.response_tokens, self.step, self.step_hash = response_tokens, None, None
 
     @property
     def reply(self) -> Reply:

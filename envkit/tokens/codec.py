@@ -153,6 +153,7 @@ class ChatCodec:
         self._join = partial(join, self._template, stop_ids=self._stop_set, mismatch=stop_mismatch)
         self._history: HistoryPolicy = history
         self._thought_endings: dict[str, str] = {}
+        self._visible: dict[int, str] = {}
         self._audit = make_audit(
             self._calibration,
             history=history,
@@ -377,6 +378,13 @@ class ChatCodec:
     def decode_all(self, token_ids: Sequence[int]) -> str:
         """Return token ids as text for display, keeping special tokens and the final stop token."""
         return self._template.decode(token_ids)
+
+    def visible_text(self, token_id: int) -> str:
+        """Return an id's own text without white space at its end; it is decoded once."""
+        known = self._visible.get(token_id)
+        if known is None:
+            known = self._visible[token_id] = self.decode_all([token_id]).rstrip()
+        return known
 
     def encode_text(self, text: str) -> list[int]:
         """Return a text's ids from the tokenizer alone, without neutralising."""

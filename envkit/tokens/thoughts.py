@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Protocol
 
 from envkit.errors import TemplateError
@@ -17,6 +18,8 @@ TAIL_IDS: Final = 24
 class _Codec(Protocol):
     def decode_all(self, token_ids: Sequence[int]) -> str: ...
 
+    def visible_text(self, token_id: int) -> str: ...
+
     def thought_ending(self, mark: str) -> str: ...
 
 
@@ -27,9 +30,20 @@ def opened_thought(codec: _Codec, prompt_ids: Sequence[int]) -> str | None:
         codec: Decodes the ids.
         prompt_ids: The end of the prompt, at least `TAIL_IDS` ids of it.
     """
+    # Decoding takes longer than most of a turn, and few prompts end with a token that ends a mark.
+    texts = (codec.visible_text(one) for one in reversed(prompt_ids))
+    last = next((text for text in texts if text), None)
+    if last is None or not _may_end_mark(last):
+        return None
     text = codec.decode_all(list(prompt_ids)).rstrip()
     found = [mark for mark in THOUGHTS if text.endswith(mark)]
     return max(found, key=len, default=None)
+
+
+@lru_cache(maxsize=4096)
+def _may_end_mark(text: str) -> bool:
+    """Whether a mark may end with a token of this text; part of a character may be any."""
+    return "\ufffd" in text or any(mark.endswith(text) or text.endswith(mark) for mark in THOUGHTS)
 
 
 def closing_of(codec: _Codec, reply: Reply) -> str:

@@ -117,7 +117,7 @@ def packed_logprobs(values: Sequence[float]) -> Packed:
     exact = np.array(values, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         single = exact.astype(np.float32)
-    return _frozen(single if np.array_equal(single, exact) else exact)
+    return _frozen(single if (single == exact).all() else exact)
 
 
 def _frozen(packed: Packed) -> Packed:

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,8 @@ class Ledger:
     def reply_ids(self, turn: int) -> tuple[int, ...]:
         """Return the sampled ids of a turn, joined if an abort split the reply."""
         segments = self._reply(turn)
-        if segments != self._asked[0]:  # a turn asks several times
+        # A turn asks several times. By identity: equality would read every column.
+        if list(map(id, segments)) != list(map(id, self._asked[0])):
             self._asked = segments, column_of(segments[::-1], "wire_ids")
         return self._asked[1]
 
@@ -207,11 +207,12 @@ class Ledger:
 
     def _reply(self, turn: int) -> list[Segment]:
         """Return the segments of a turn's reply at the end of the ledger, the last one first."""
-
-        def is_part(segment: Segment) -> bool:
-            return segment.kind is SegmentKind.MODEL and segment.turn == turn
-
-        return list(takewhile(is_part, reversed(self.segments)))
+        found: list[Segment] = []
+        for segment in reversed(self.segments):
+            if segment.kind is not SegmentKind.MODEL or segment.turn != turn:
+                break
+            found.append(segment)
+        return found
 
     def _drop_last(self) -> int:
         """Remove the last entry, which must not be a prompt; return its length."""

@@ -1,5 +1,6 @@
 """Thoughts that a prompt opens and a limit cuts: closed as the template closes them."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
@@ -39,6 +40,47 @@ def test_a_prompt_that_ends_with_a_mark_opens_a_thought() -> None:
     assert opened_thought(plain_codec(), ()) is None
     closed = plain_codec().encode_text("<think>\n\n</think>\n\n")
     assert opened_thought(plain_codec(), closed) is None
+
+
+class Pieces:
+    """A codec whose ids are the places of pieces of bytes."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+        self.decoded = 0
+
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        self.decoded += 1
+        return b"".join(self.pieces[one] for one in token_ids).decode(errors="replace")
+
+    def visible_text(self, token_id: int) -> str:
+        return self.pieces[token_id].decode(errors="replace").rstrip()
+
+    def thought_ending(self, mark: str) -> str:
+        return mark
+
+
+@pytest.mark.parametrize("mark", THOUGHTS)
+def test_a_mark_is_found_wherever_its_tokens_are_cut(mark: str) -> None:
+    raw = mark.encode()
+    for cut in range(len(raw)):
+        for end in ((), (b"\n",), (b" ", b"\n\n")):
+            codec = Pieces(b"so ", *filter(None, (raw[:cut], raw[cut:])), *end)
+            assert opened_thought(codec, range(len(codec.pieces))) == mark
+    whole = Pieces(b"x" + raw + b"\n")
+    assert opened_thought(whole, range(1)) == mark
+    bytewise = Pieces(*(bytes([one]) for one in raw))
+    assert opened_thought(bytewise, range(len(raw))) == mark
+
+
+def test_a_prompt_is_not_decoded_if_its_last_token_ends_no_mark() -> None:
+    codec = Pieces(b"<think>", b"\n", b"ass", b"istant", b"\n", b" ")
+    assert opened_thought(codec, range(6)) is None
+    assert codec.decoded == 0
+    assert opened_thought(codec, range(2)) == "<think>"
+    assert codec.decoded == 1
+    assert opened_thought(codec, range(4, 6)) is None
+    assert codec.decoded == 1
 
 
 @pytest.mark.parametrize(

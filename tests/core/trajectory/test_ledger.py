@@ -204,6 +204,7 @@ def test_ledger_refuses_context_whose_images_and_ids_do_not_add_up(wrong: Encode
 def test_reply_of_a_turn_joins_its_parts_and_ends_at_other_segments() -> None:
     ledger = played()
     assert ledger.reply_ids(1) == (103, 104, 105)
+    assert ledger.reply_ids(1) is ledger.reply_ids(1)  # joined once
     assert ledger.reply_ids(0) == ()  # not at the end
     assert ledger.whole_reply(1) is ledger.segments[-1]
     assert ledger.whole_reply(0) is None
