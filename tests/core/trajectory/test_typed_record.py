@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +28,22 @@ from envkit.trajectory import (
     Trajectory,
     certify,
     storage,
+    typed_record,
 )
 from envkit.trajectory.image_folder import ImageFolder
-from envkit.trajectory.record import encode
+from envkit.trajectory.record import SCHEMA, encode
 from envkit.trajectory.storage import parse_line
 from envkit.trajectory.typed_record import read_typed
 
 FILE = Path("run.jsonl")
 FOLDER = ImageFolder(Path("images"))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    """Let every test make the types itself, so that coverage says which tests hold a line."""
+    for cached in (typed_record._decoder, typed_record._kinds_of, typed_record._conversions):
+        cached.cache_clear()
 
 
 def row_of(trajectory: Trajectory) -> dict[str, Any]:
@@ -172,7 +181,10 @@ def test_nesting_has_the_same_limit(depth: int) -> None:
     for key in ("task", "metadata", "messages"):
         row = row_of(full())
         row[key] = [{"role": "user", "content": "", "x": "DEEP"}] if key == "messages" else "DEEP"
-        assert_same(json.dumps(row).replace('"DEEP"', f'{{"a": {nested}}}').encode())
+        line = json.dumps(row).replace('"DEEP"', f'{{"a": {nested}}}').encode()
+        assert_same(line)
+        is_read = parse_line(FILE, 1, line, FOLDER).trajectory is not None
+        assert (read_typed(line, FOLDER.read) is not None) == is_read
 
 
 def test_repeated_keys_count_once_and_the_last_one_counts() -> None:
@@ -182,12 +194,35 @@ def test_repeated_keys_count_once_and_the_last_one_counts() -> None:
         assert_same(b'%b, "%b": %b}' % (line.rstrip()[:-1], key.encode(), value.encode()))
 
 
+@pytest.mark.parametrize("value", [0, -1, 1, SCHEMA + 1, True, 1.0, None, "1"])
+def test_schema_is_checked_as_in_the_careful_reading(value: object) -> None:
+    assert_same(json.dumps({**row_of(full()), "schema": value}).encode())
+
+
+@pytest.mark.parametrize("text", ["c3Rh dGU=", "c3RhdGU", "c3RhdGU=\n", "*c3RhdGU=", "\u00e9", ""])
+def test_bytes_are_checked_as_in_the_careful_reading(text: str) -> None:
+    assert_same(json.dumps({**row_of(full()), "env_snapshot": text}).encode())
+
+
+@pytest.mark.parametrize(
+    "text", [rb'"\x"', b'"\t"', b"1", b"[[]]", rb'"\ud800"', b'"\xff"', b"1e400"]
+)
+def test_unknown_fields_are_checked_as_in_the_careful_reading(text: bytes) -> None:
+    line = line_of(full())
+    for place in (match.end() for match in re.finditer(rb"\{(?=.)", line)):
+        assert_same(line[:place] + b'"unknown": %b, ' % text + line[place:])
+
+
 def unreadable(*_: object) -> Image:
     raise AssertionError
 
 
 def test_ordinary_records_are_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [line_of(trajectory) for trajectory in (full(), example(), build((Reply(),)))]
+    most = 2**63 - 1
+    large = build((Reply(ids=(0, most, 1)),), prompt=Context(text_ids=(most,)), env_restarts=most)
+    small = build((Reply(),), env_restarts=-most)
+    rows = (full(), example(), build((Reply(),)), large, small)
+    lines = [line_of(trajectory) for trajectory in rows]
     before = [seen(line) for line in lines]
     monkeypatch.setattr(storage, "decode", unreadable)
     assert [seen(line) for line in lines] == before
@@ -198,9 +233,18 @@ def test_columns_that_follow_from_the_segment_are_not_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = json.dumps(row_of(build((Reply(logprobs=(0.0,) * 3),))), separators=(",", ":")).encode()
-    monkeypatch.setattr("envkit.trajectory.typed_record._read_floats", unreadable)
+    columns, read = list[bytes](), typed_record._read_ids
+
+    def counted(column: bytes) -> list[int]:
+        columns.append(column)
+        return read(column)
+
+    monkeypatch.setattr(typed_record, "_read_ids", counted)
+    monkeypatch.setattr(typed_record, "_read_floats", unreadable)
+    monkeypatch.setattr(typed_record, "from_plain", unreadable)
     found = read_typed(line, unreadable)
     assert found is not None
+    assert columns == [b"[11,12,13,14]", b"[101,102,103]"]
     stored = [
         segment.stored(name)
         for segment in found[0].segments
