@@ -204,8 +204,10 @@ async def _search(request: web.Request) -> web.Response:
 async def _diff(request: web.Request) -> web.Response:
     """Compare two runs once both are fully read; until then, report the progress."""
     first, second = _named(request, "first"), _named(request, "second")
-    reading = [run.name for run in (first, second) if run.is_behind]
-    # Rows that arrive between two answers would pair episodes with rows that a page lacks.
+    # Rows that arrive between two answers would pair episodes with rows that a page lacks, and a
+    # run that just starts has none to pair.
+    waits = {run.name: run.is_behind or (run.is_live and not run.count) for run in (first, second)}
+    reading = [name for name, is_waiting in waits.items() if is_waiting]
     if reading:
         count = first.count + second.count
         return await _json(lambda: {"reading": reading, "episodes": count})

@@ -263,6 +263,21 @@ async def test_server_reports_a_growing_run(tmp_path: Path) -> None:
                 assert run["live"]
 
 
+async def test_server_waits_for_the_first_episode_of_a_run_to_compare(tmp_path: Path) -> None:
+    save(grouped_run(groups=1), tmp_path / "first" / FILE_NAME)
+    with TrajectoryWriter(tmp_path / "second") as writer:
+        async with running(tmp_path) as session:
+            await settled(session, 2)
+            found = await answer(session, "/api/diff", first="first", second="second")
+            assert found == {"reading": ["second"], "episodes": 4}
+            for episode in grouped_run(groups=1):
+                writer.write(episode)
+            while "reading" in found:
+                found = await answer(session, "/api/diff", first="first", second="second")
+                await asyncio.sleep(0.05)
+            assert found["pairs"] > 0
+
+
 async def test_server_answers_others_while_one_waits(folder: Path) -> None:
     async with running(folder) as session:
         await settled(session, 2)
