@@ -17,6 +17,8 @@ from envkit.threads.pool import WorkerPool
 
 ISOLATION: Final = "envkit.isolation"
 """Entry-point group of ways to run environments apart from the process of the run."""
+_CLOSED_AT_ONCE: Final = 16
+"""Environments closed before the event loop runs again; thousands would block it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,15 @@ class EnvPool:
         self._is_closed = True
         idle = [*self._idle]
         self._idle.clear()
-        await asyncio.gather(*(host.close() for host in idle))
+        closing: list[asyncio.Task[None]] = []
+        try:
+            for number, host in enumerate(idle, 1):
+                closing.append(asyncio.create_task(host.close()))
+                if number % _CLOSED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:  # a cancelled one closes the rest at once
+            closing += [asyncio.create_task(host.close()) for host in idle[len(closing) :]]
+            await asyncio.gather(*closing)
 
     def _host(self) -> EnvHost:
         return EnvHost(self._pool, factory=self._factory, sessions=self._sessions)

@@ -289,3 +289,42 @@ async def test_place_is_given_back_though_closing_an_environment_is_cancelled(
     await pool.close()
     threads.close()
     assert world.open_envs == 0
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_pool_closes_few_environments_between_two_steps_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    closed: list[int] = []
+    per_step: list[int] = []
+
+    async def close(host: EnvHost) -> None:
+        closed.append(id(host))
+
+    async def count() -> None:
+        while True:
+            before = len(closed)
+            await asyncio.sleep(0)
+            per_step.append(len(closed) - before)
+
+    threads, world = WorkerPool(), World()
+    pool = EnvPool(lambda: CountingEnv(world, FaultPlan(0.0)), threads, timeout_s=20)
+    lent = [pool.lend() for _ in range(100)]
+    for one in lent:
+        await one.__aenter__()
+    for one in lent:
+        await one.__aexit__(None, None, None)
+    monkeypatch.setattr(EnvHost, "close", close)
+    counting, closing = asyncio.create_task(count()), asyncio.create_task(pool.close())
+    if is_cancelled:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    else:
+        await closing
+        assert max(per_step) <= 32
+    counting.cancel()
+    threads.close()
+    assert len(set(closed)) == 100
