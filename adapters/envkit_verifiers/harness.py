@@ -40,14 +40,20 @@ class ChatHarness(_base):
         ctx: Any,  # noqa: ANN401
         trace: Any,  # noqa: ANN401
         runtime: Any,  # noqa: ANN401
-        endpoint: str,
-        secret: str,
-        mcp_urls: dict[str, str],
-        data: Any,  # noqa: ANN401
+        *place: Any,  # noqa: ANN401
         tool_interception_url: str | None = None,
     ) -> Any:  # noqa: ANN401
-        """Play one segment: until a reply calls no tool, or the library refuses a request."""
+        """Play one segment: until a reply calls no tool, or the library refuses a request.
+
+        Args:
+            ctx: The library's model of the agent.
+            trace: The library's record of the rollout.
+            runtime: Unused; the loop is in this process.
+            place: The endpoint of the model, its secret, the addresses of tools, and the task.
+            tool_interception_url: Where the task's policy decides on calls of tools; None has none.
+        """
         del runtime
+        endpoint, secret, mcp_urls, data = place
         system, prompt = self.resolve_prompt(data)
         messages: list[dict[str, Any]] = []
         if system:
