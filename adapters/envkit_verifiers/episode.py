@@ -14,6 +14,7 @@ from envkit.toolcalls import ParsedReply
 from envkit_verifiers.client import Respond, context_of
 from envkit_verifiers.loading import Loaded, failures, library
 from envkit_verifiers.messages import write_response
+from envkit_verifiers.serving import EPISODE
 
 _SHOWN: Final = 500
 _CUT_STOPS: Final = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens")
@@ -68,7 +69,7 @@ class LibraryEpisode:
             EnvFault: The environment or its scoring failed.
         """
         if self._task is None:
-            self._task = asyncio.create_task(self._play())
+            self._task = asyncio.create_task(self._play(), name=EPISODE)
         elif self._reply is not None:
             self._reply.set_result(response)
         asked = asyncio.create_task(self._asked.get())

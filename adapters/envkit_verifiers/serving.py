@@ -9,6 +9,8 @@ from envkit.errors import EnvFault, FaultKind, describe
 from envkit_verifiers.client import answer_policy_calls
 from envkit_verifiers.loading import Loaded
 
+EPISODE: Final = "verifiers episode"
+"""Name of the tasks that play episodes."""
 _PATIENCE_S: Final = 10.0
 _hosts: Final[dict[tuple[int, asyncio.AbstractEventLoop], "asyncio.Future[None]"]] = {}
 
@@ -51,6 +53,9 @@ def _end(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
     """Let the library end its programs before the process ends."""
 
     async def end() -> None:
+        for one in asyncio.all_tasks():
+            if one.get_name() == EPISODE:
+                one.cancel()  # a server waits for its open requests
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await asyncio.wait_for(asyncio.shield(task), _PATIENCE_S)

@@ -13,6 +13,7 @@ from aiohttp import web
 from fakes.pages import python_blocks
 
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit_verifiers import serving
 from envkit_verifiers.env import VerifiersEnv
 from envkit_verifiers.names import member_ids
 
@@ -306,6 +307,17 @@ async def test_closed_episode_leaves_nothing_running() -> None:
     assert thread.daemon
     await begin(env, 1)
     assert (await env.astep("1")).reward == 1.0
+
+
+async def test_servers_end_with_the_process_although_an_episode_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    endings: list[Any] = []
+    monkeypatch.setattr(serving.atexit, "register", lambda *found: endings.append(found))
+    await begin(made("guessing", max_turns=7))  # a setting of its own has servers of its own
+    ((end, task, loop),) = endings
+    await asyncio.to_thread(end, task, loop)
+    assert task.done()
 
 
 @pytest.mark.parametrize(
