@@ -155,6 +155,7 @@ bench: $(VENV)/.dev templates  ## Run the benchmarks and write benchmarks/result
 
 bench-trainers: $(VENV)/.dev templates  ## Play trainers' own rollout loops against the adapters
 	$(BIN)/python benchmarks/vs_trainers.py --json benchmarks/results/vs_trainers.json
+	$(BIN)/python benchmarks/vs_verifiers.py --json benchmarks/results/vs_verifiers.json
 
 clean:  ## Remove the virtual environment, runs and caches of the checkout
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from envkit_verifiers.names import member_ids
 
 if TYPE_CHECKING:
     from envkit_verifiers.env import VerifiersEnv
+    from envkit_verifiers.harness import ChatHarness
 
 SPEC = EnvSpec(
     id="verifiers-v0",
@@ -23,6 +24,9 @@ COLLECTION = Collection(
     description="Installed environments of the verifiers library.",
 )
 
-__all__ = ["COLLECTION", "SPEC", "VerifiersEnv"]
+# The library finds its harness plugins by `__all__`: `ChatHarness` makes this package one.
+__all__ = ["COLLECTION", "SPEC", "ChatHarness", "VerifiersEnv"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"VerifiersEnv": ".env"})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"ChatHarness": ".harness", "VerifiersEnv": ".env"}, extra="verifiers"
+)

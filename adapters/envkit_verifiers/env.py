@@ -1,6 +1,8 @@
 """Wrap an environment of the verifiers library."""
 
 import asyncio
+import copy
+import itertools
 import json
 import os
 import threading
@@ -12,64 +14,76 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.grading import Grade
-from envkit.ranges import one_of
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
-from envkit_verifiers.episode import Asked, Ended, LibraryRollout
-from envkit_verifiers.loading import library, load
+from envkit_verifiers.episode import Asked, Ended, LibraryEpisode
+from envkit_verifiers.loading import Loaded, library, load, tasks_of
 from envkit_verifiers.messages import read_content, read_reply, read_tools, show, write_response
+from envkit_verifiers.serving import serving
 
 _DEFAULT_TURNS: Final = 32
-_SPLITS: Final = ("train", "eval")
+_SHOWN: Final = 300
 T = TypeVar("T")
 
 
-class DatasetTasks:
-    """The rows of an environment's dataset."""
+class TasksetTasks:
+    """The tasks of an environment; those of an endless one are made in order, and kept."""
 
-    def __init__(self, rows: Any, name: str) -> None:  # noqa: ANN401  # a datasets.Dataset
-        self._rows, self._name = rows, name
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return len(self._rows)
+    def __init__(self, loaded: Loaded) -> None:
+        self._name = loaded.env.taskset.config.id
+        self._waiting = tasks_of(loaded)
+        self._rows: list[Task] = []
+        self._lock = threading.Lock()
+        if loaded.env.taskset.bounded:
+            self._read(None)
+        self.size: int | None = len(self._rows) if loaded.env.taskset.bounded else None
 
     def task(self, index: int) -> Task:
-        """Return a row as JSON data.
+        """Return a task as JSON data.
 
         Raises:
-            DatasetError: There is no such row, or it is not JSON data.
+            DatasetError: There is no such task, or it is not JSON data.
         """
-        if not 0 <= index < self.size:
+        self._read(index + 1)
+        if not 0 <= index < len(self._rows):
             raise DatasetError(
-                f"the dataset of {self._name!r} has rows 0 to {self.size - 1}, got {index}"
+                f"the tasks of {self._name!r} are 0 to {len(self._rows) - 1}, got {index}"
             )
-        row: Any = self._rows[index]
+        return copy.deepcopy(self._rows[index])
+
+    def _read(self, count: int | None) -> None:
+        with self._lock:
+            missing = None if count is None else max(0, count - len(self._rows))
+            for task in itertools.islice(self._waiting, missing):
+                self._rows.append(self._row_of(task.data))
+
+    def _row_of(self, data: Any) -> Task:  # noqa: ANN401
         try:
-            return json.loads(json.dumps(row))
+            row: Task = data.model_dump(mode="json", exclude=_unsaid(data))
+            json.dumps(row, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise DatasetError(
-                f"row {index} of the dataset of {self._name!r} must be JSON data, with images as "
-                f"data URIs in the messages of 'prompt': {error}"
+                f"task {len(self._rows)} of {self._name!r} must be JSON data, with images as data "
+                f"URIs in the messages of 'prompt': {error}"
             ) from error
+        return row
 
 
 class VerifiersEnv(AsyncEnv):
-    """Play an environment of verifiers: its dataset, its turns, its tools and its rubric.
+    """Play an environment of verifiers: its tasks, its turns, its tools and its scoring.
 
-    The library's own rollout runs on an event loop in a separate thread; the policy's reply
-    replaces its model calls.
+    The library's own episode runs on an event loop in a separate thread; the policy's reply
+    replaces the model calls of one of its agents.
 
-    Task: a row of the library's dataset, with `prompt` and the fields that its rubric reads.
+    Task: the library's data of a task, with `prompt` and the fields that its scoring reads.
     Observation: the messages that the environment adds, as text and images.
     Action: the reply; if the environment has tools, calls in it become the library's tool calls.
-    Reward: the rubric's, on the turn that ends the episode; 0.0 on all others.
-    Faults: a reward function that raises, which the library would score 0, is a grader fault if it
-    raises for a policy that does nothing, too; an error that the library records on its rollout is
-    a fault. Episode end: the library's stop conditions
-    terminate, its turn limit truncates.
-    Source: verifiers 0.1.14, https://github.com/PrimeIntellect-ai/verifiers.
+    Reward: the sum of the task's weighted rewards, on the turn that ends the episode; 0.0 on all
+    others.
+    Faults: a scoring that raises is a grader fault if it raises for a policy that does nothing,
+    too; another error that the library records is a fault. Episode end: the library's stop
+    conditions terminate, its limits on turns and tokens truncate.
+    Source: verifiers 0.4.0, https://github.com/PrimeIntellect-ai/verifiers.
     """
 
     def __init__(
@@ -77,18 +91,17 @@ class VerifiersEnv(AsyncEnv):
         *,
         environment: str = "",
         arguments: Mapping[str, Any] | None = None,
-        split: str = "train",
         call_format: str = ToolCallFormat.AUTO,
         max_turns: int | None = None,
         is_repeatable: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        """Load the environment and its dataset.
+        """Load the environment and its tasks.
 
         Args:
-            environment: A name for `verifiers.load_environment`; required.
-            arguments: Arguments of the environment's own `load_environment`, as JSON data.
-            split: Dataset that provides the tasks, "train" or "eval".
+            environment: The library's name of a taskset, `--env.taskset.id`; required.
+            arguments: The rest of the library's `[env]` block, as JSON data: settings of the tasks
+                in `taskset`, of the policy's agent in `agent`.
             call_format: How calls are written, a `ToolCallFormat`.
             max_turns: Replies before truncation if the environment has no limit; None uses the
                 environment's, or 32.
@@ -96,38 +109,31 @@ class VerifiersEnv(AsyncEnv):
             render_mode: As for every environment.
 
         Raises:
-            ConfigurationError: It cannot be loaded, has no dataset for the split, or scores the
-                episodes of a group together.
+            ConfigurationError: It cannot be loaded, has no tasks, or needs several policies.
             MissingDependencyError: verifiers is not installed.
         """
         if not environment:
             raise ConfigurationError(
-                "verifiers-v0 needs environment=, a name for verifiers.load_environment"
+                "verifiers-v0 needs environment=, the library's name of a taskset"
             )
-        one_of("split", split, _SPLITS)
         parse_tool_calls("", call_format)  # rejects an unknown format now
         turns = _DEFAULT_TURNS if max_turns is None else max_turns
-        own = load(environment, arguments or {}, turns)
-        limit = _limit_of(own)
-        if max_turns is not None and limit is not None and max_turns != limit:
+        loaded = load(environment, arguments or {}, turns)
+        if max_turns is not None and max_turns != loaded.max_turns:
             raise ConfigurationError(
-                f"{environment!r} itself ends after {limit} replies: omit max_turns, or "
-                f"pass the environment's own argument in arguments=, got max_turns={max_turns}"
+                f"{environment!r} itself ends after {loaded.max_turns} replies: omit max_turns, "
+                "or set the agent's own max_turns in arguments=, got "
+                f"max_turns={max_turns}"
             )
-        super().__init__(max_turns=limit or turns, render_mode=render_mode)
-        rows: Any = own.build_dataset() if split == "train" else own.build_eval_dataset()
-        if rows is None:
-            other = _SPLITS[split == "train"]
-            raise ConfigurationError(
-                f"{environment!r} has no {split} dataset; pass split={other!r}"
-            )
-        self.tasks = DatasetTasks(rows, environment)
-        self.tools = read_tools(own.tool_defs)
+        super().__init__(max_turns=loaded.max_turns, render_mode=render_mode)
+        self.tasks = TasksetTasks(loaded)
+        if self.tasks.size == 0:
+            raise ConfigurationError(f"{environment!r} must have at least one task, got none")
         self.capabilities = Capabilities(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ
             replay_safe=is_repeatable, deterministic=is_repeatable
         )
-        self._own, self._call_format = own, call_format
-        self._episode: LibraryRollout | None = None
+        self._loaded, self._call_format = loaded, call_format
+        self._episode: LibraryEpisode | None = None
         self._is_cut = False
         self._said: list[Any] = []
         """The conversation so far, in the library's form."""
@@ -149,29 +155,36 @@ class VerifiersEnv(AsyncEnv):
         """Start the library's rollout.
 
         Raises:
-            DatasetError: The task has no prompt of user messages.
+            DatasetError: It is not a task of the environment, or its prompt has replies.
             EnvFault: The environment failed, or ended before it asked for a reply.
         """
         await self.aclose()
         self._is_cut = False
-        if "prompt" not in task:
-            raise DatasetError(
-                f"a task of verifiers needs 'prompt', a list of messages, got keys {sorted(task)}"
-            )
-        self._episode = LibraryRollout(self._own, task)
         try:
-            asked = await _in_background(self._episode.advance())
+            self._loaded.task(task)
+        except ValueError as error:
+            raise DatasetError(
+                f"this is not a task of {self._loaded.env.taskset.config.id!r}: "
+                f"{str(error)[:_SHOWN]}, got keys {sorted(task)}"
+            ) from error
+        self._episode = LibraryEpisode(self._loaded, task)
+        try:
+            asked = await _in_background(self._first_request(self._episode))
             if isinstance(asked, Ended):
                 raise EnvFault(
                     f"the verifiers environment ended by {asked.stop!r} before any reply",
                     kind=FaultKind.PERMANENT,
                 )
-            self._check_tools(asked)
+            self.tools = read_tools(asked.tools)
             self._said = asked.prompt
             return self._opening(asked)
         except BaseException:
             await self.aclose()
             raise
+
+    async def _first_request(self, episode: LibraryEpisode) -> Asked | Ended:
+        await serving(self._loaded)
+        return await episode.advance()
 
     def _opening(self, asked: Asked) -> Turn:
         """Return the first turn without its system prompt, which is stored.
@@ -185,7 +198,7 @@ class VerifiersEnv(AsyncEnv):
             system, images = read_content(opening.pop(0).content)
             if images:
                 raise DatasetError("a system prompt must be text, got images")
-        if not opening or any(entry.role not in ("user", "text") for entry in opening):
+        if not opening or any(entry.role != "user" for entry in opening):
             roles = [entry.role for entry in asked.prompt]
             raise DatasetError(
                 "a prompt must be a system message and user messages; few-shot replies of an "
@@ -217,24 +230,16 @@ class VerifiersEnv(AsyncEnv):
         try:
             found = await _in_background(self._episode.advance(response))
             if isinstance(found, Asked):
-                shown = show(self._added(found))
+                shown = show(self._added(found, response.message))
                 return Turn(shown.text, images=shown.images, role=shown.role, info=info)
         except BaseException:
             await self.aclose()
             raise
         self._episode = None
-        shown = show(found.last)
         info |= {"metrics": found.metrics, "reward_terms": found.terms, "stop": found.stop}
         info |= Grade(score=found.reward, failure=found.failure).info()
         self._is_cut = found.is_cut and self.max_turns > 1  # a request accepts one reply
-        return Turn(
-            shown.text,
-            images=shown.images,
-            role=shown.role,
-            reward=found.reward,
-            done=not self._is_cut,
-            info=info,
-        )
+        return Turn("", reward=found.reward, done=not self._is_cut, info=info)
 
     async def aclose(self) -> None:
         """Cancel a running rollout; safe to call twice."""
@@ -245,11 +250,11 @@ class VerifiersEnv(AsyncEnv):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_episode": None}  # a running rollout cannot be copied
 
-    def _added(self, asked: Asked) -> list[Any]:
+    def _added(self, asked: Asked, sent: Any) -> list[Any]:  # noqa: ANN401
         """Return the messages after the reply.
 
         Raises:
-            EnvFault: The environment changed earlier messages.
+            EnvFault: The environment changed earlier messages, or the reply.
         """
         before = len(self._said)
         is_same = asked.prompt[:before] == self._said and len(asked.prompt) > before + 1
@@ -259,6 +264,13 @@ class VerifiersEnv(AsyncEnv):
                 "rewrote earlier messages or requested something else",
                 kind=FaultKind.PERMANENT,
             )
+        echo = asked.prompt[before]
+        if (echo.content or "", echo.tool_calls) != (sent.content or "", sent.tool_calls):
+            raise EnvFault(
+                "the verifiers environment must keep the policy's reply in the conversation, and "
+                "it replaced it",
+                kind=FaultKind.PERMANENT,
+            )
         self._check_tools(asked)
         self._said = asked.prompt
         return asked.prompt[before + 1 :]
@@ -266,22 +278,27 @@ class VerifiersEnv(AsyncEnv):
     def _check_tools(self, asked: Asked) -> None:
         if read_tools(asked.tools) != self.tools:
             raise EnvFault(
-                "the verifiers environment must offer the same tools for every task: "
+                "the verifiers environment must offer the same tools in a whole episode: "
                 f"{[tool.name for tool in self.tools]}, got {[tool.name for tool in asked.tools]}",
                 kind=FaultKind.PERMANENT,
             )
 
 
-def _limit_of(own: Any) -> int | None:  # noqa: ANN401
-    """Return the replies after which the library ends an episode; None if it has no limit."""
-    limits = [one.max_turns for one in getattr(own, "envs", (own,))]
-    return max(limits) if min(limits) > 0 else None
+def _unsaid(data: Any) -> set[str]:  # noqa: ANN401
+    """Return the fields that hold their defaults, such as limits that a task does not set."""
+    fields = type(data).model_fields.items()
+    return {
+        name
+        for name, field in fields
+        if getattr(data, name)
+        == field.get_default(call_default_factory=True, validated_data=data.__dict__)
+    }
 
 
 async def _in_background(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop; cancelling the wait cancels it.
 
-    Reward functions and tools of verifiers are often synchronous and block the loop that calls
+    Reward functions and tools of verifiers may be synchronous and block the loop that calls
     them. One loop on its own thread runs them all: they block each other, never a rollout.
     """
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop(os.getpid())))

@@ -1,71 +1,78 @@
-"""Load an environment of the verifiers library without its side effects on the process.
+"""Load an environment of the verifiers library, ready for envkit's policy.
 
-Two side effects would break a rollout. The constructor replaces the handlers of SIGINT and SIGTERM,
-which fails outside the main thread; this module keeps the handlers. Rubrics catch exceptions of
-reward functions and score 0; this module wraps the functions to detect failures. `MathRubric` also
-scores its own failures 0, and only its log says so (verifiers/rubrics/ math_rubric.py): its process
-pool broke, or it timed out, as happens on a busy machine.
+The library plays an agent in a sandbox of its vendor, with a coding harness, unless an environment
+says otherwise. Where neither the environment nor the arguments do, this module chooses the local
+machine and a chat loop in this process.
 """
 
-import functools
 import importlib
-import inspect
 import json
-import logging
-import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, MissingDependencyError, message_of
 
+_HARNESS: Final = "envkit-verifiers"
+_CHAT: Final = "null"
+_UNCHOSEN: Final = "bash"
+"""The library's harness for environments that name none."""
 _lock: Final = threading.RLock()
-_loaded: Final[dict[str, Any]] = {}
-_SWALLOWED: Final = (
-    "Math verification failed",
-    "Math verification hit hard timeout",
-    "Math verification exceeded time limit",
-)
-"""Prefixes of log lines of a rubric that scored 0 because it failed."""
-scores: Final[ContextVar[dict[object, float | Exception] | None]] = ContextVar(
-    "scores", default=None
-)
-"""Results or exceptions of the current episode's reward functions, and, under another key, failures
-that a rubric only logged."""
+_loaded: Final[dict[str, "Loaded"]] = {}
+failures: Final[ContextVar[list[Exception] | None]] = ContextVar("failures", default=None)
+"""What the task's own scoring raised in the current episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An environment of the library; it holds no episode state."""
+
+    env: Any
+    seat: str
+    """Name of the agent that the policy plays."""
+    max_turns: int
+    task_type: Any
+    """The environment's class of tasks, which notes in `failures` what its scoring raises."""
+    task_config: Any
+
+    def task(self, row: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return the library's task of a row.
+
+        Raises:
+            ValueError: The row is not one of the environment's.
+        """
+        return self.task_type(self.task_type.data_type().model_validate(row), self.task_config)
 
 
 def library() -> Any:  # noqa: ANN401  # another project's module
-    """Return the module `verifiers`.
+    """Return the module `verifiers.v1`.
 
     Raises:
         MissingDependencyError: It is not installed, or the release lacks the classes.
     """
     try:
-        found: Any = importlib.import_module("verifiers")
-        importlib.import_module("verifiers.clients")
-        # Older releases lack the second name, and 0.4 lacks both.
-        is_known = hasattr(found, "MultiTurnEnv") and hasattr(found.Rubric, "has_group_rewards")
+        found: Any = importlib.import_module("verifiers.v1")
+        importlib.import_module("verifiers.v1.configs.select")  # absent before 0.4
     except ImportError as error:
-        raise _missing_error() from error
-    if not is_known:
-        raise _missing_error()
+        raise MissingDependencyError.for_extra(
+            "an environment of verifiers", "verifiers>=0.4,<0.5", "verifiers"
+        ) from error
     return found
 
 
-def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) -> Any:  # noqa: ANN401
-    """Return the library's environment, cached by arguments: it holds no episode state.
+def load(environment: str, arguments: Mapping[str, Any], max_turns: int) -> Loaded:
+    """Return an environment, cached by arguments.
 
     Args:
-        environment: A name for `verifiers.load_environment`.
-        arguments: Arguments of the environment's own `load_environment`, as JSON data.
-        max_turns: Maximum replies if the environment has no limit; None keeps it unlimited.
+        environment: Name of the library's taskset.
+        arguments: The library's `[env]` block, as JSON data.
+        max_turns: Maximum replies if neither names a limit.
 
     Raises:
         MissingDependencyError: The library is not installed.
-        ConfigurationError: The environment cannot be loaded, or scores groups together.
+        ConfigurationError: The environment cannot be loaded, or needs several policies.
     """
     key = json.dumps([environment, dict(arguments), max_turns], sort_keys=True, default=repr)
     with _lock:
@@ -74,50 +81,116 @@ def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) 
         return _loaded[key]
 
 
-def rubrics_of(env: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yield the rubrics that score an environment's episodes, including those in rubric groups."""
-    for inner in getattr(env, "envs", ()):
-        yield from rubrics_of(inner)
-    waiting = [env.rubric]
-    while waiting:
-        rubric = waiting.pop()
-        waiting += getattr(rubric, "rubrics", ())
-        yield rubric
+def tasks_of(loaded: Loaded) -> Iterator[Any]:
+    """Yield the environment's tasks.
+
+    Raises:
+        ConfigurationError: They cannot be loaded.
+    """
+    try:
+        yield from loaded.env.taskset
+    except Exception as error:
+        raise ConfigurationError(
+            f"verifiers cannot load the tasks of {loaded.env.taskset.config.id!r}: {_reason(error)}"
+        ) from error
 
 
-def _missing_error() -> MissingDependencyError:
-    return MissingDependencyError.for_extra(
-        "an environment of verifiers", "verifiers>=0.1.14,<0.2", "verifiers"
+def _load(environment: str, arguments: Mapping[str, Any], max_turns: int) -> Loaded:
+    vf = library()
+    taskset: Any = arguments.get("taskset", {})
+    if not isinstance(taskset, Mapping) or "id" in taskset:
+        raise ConfigurationError(
+            "arguments must have settings of the tasks in 'taskset', an object without 'id', got "
+            f"{taskset!r:.200}"
+        )
+    given = {**arguments, "taskset": {**taskset, "id": environment}}
+    try:
+        config: Any = vf.resolve_env_config(given)
+        seat, config = _seated(config, max_turns)
+        env: Any = vf.load_environment(config)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"verifiers cannot load the environment {environment!r}: {_reason(error)}"
+        ) from error
+    env.finalize = _noted(env.finalize)
+    return Loaded(
+        env=env,
+        seat=seat,
+        max_turns=getattr(config, seat).max_turns,
+        task_type=_noting(type(env.taskset).task_type()),
+        task_config=env.taskset.config.task,
     )
 
 
-def _load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) -> Any:  # noqa: ANN401
+def _seated(config: Any, max_turns: int) -> tuple[str, Any]:  # noqa: ANN401
+    """Return the policy's seat, and the configuration with what was left open chosen.
+
+    Raises:
+        ConfigurationError: There is not exactly one agent without a model of its own.
+    """
+    specs: dict[str, Any] = importlib.import_module(
+        "verifiers.v1.configs.agent"
+    ).agent_config_fields(config)
+    seats = [name for name, spec in specs.items() if spec.client is None]
+    if len(seats) != 1:
+        raise ConfigurationError(
+            "envkit's policy plays one agent of an environment; give the others a 'client' and a "
+            f"'model' in arguments=, got {seats} without one of {sorted(specs)}"
+        )
+    seat = seats[0]
+    chosen = {name: _local(spec, config.taskset.id) for name, spec in specs.items()}
+    if chosen[seat].max_turns is None:
+        chosen[seat] = chosen[seat].model_copy(update={"max_turns": max_turns})
+    server = importlib.import_module("verifiers.v1.interception").InterceptionServerConfig()
+    return seat, config.model_copy(update={**chosen, "interception": server})
+
+
+def _local(spec: Any, taskset: str) -> Any:  # noqa: ANN401
+    """Return an agent that runs on this machine unless a place or a program was chosen."""
     vf = library()
-    with _signals_left_alone():
+    update: dict[str, Any] = {}
+    if "runtime" not in spec.model_fields_set:
+        update["runtime"] = vf.SubprocessConfig()
+    is_local = isinstance(update.get("runtime", spec.runtime), vf.SubprocessConfig)
+    own = vf.default_harness_id(taskset)
+    harness = spec.harness.id if spec.harness is not None else _CHAT if own == _UNCHOSEN else own
+    if harness == _CHAT:
+        kept = {} if spec.harness is None else spec.harness.model_dump(exclude_unset=True)
+        name = _HARNESS if is_local else _CHAT  # a loop in this process cannot reach into a box
+        update["harness"] = vf.harness_config_type(name)(**{**kept, "id": name})
+    return spec.model_copy(update=update)
+
+
+def _noting(base: Any) -> Any:  # noqa: ANN401
+    """Return a subclass of a task class that notes what its scoring raises."""
+
+    async def score(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return await _noted(super(noting, self).score)(*args, **kwargs)
+
+    async def finalize(self: Any, trace: Any, runtime: Any) -> Any:  # noqa: ANN401
+        invoke: Any = importlib.import_module("verifiers.v1.utils.decorators").invoke
+        return await _noted(invoke)(
+            super(noting, self).finalize, {"trace": trace, "runtime": runtime}
+        )
+
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    noting: Any = type(base.__name__, (base,), {**names, "score": score, "finalize": finalize})
+    return noting
+
+
+def _noted(function: Any) -> Any:  # noqa: ANN401
+    async def note(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         try:
-            env: Any = vf.load_environment(environment, **arguments)
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(
-                f"verifiers cannot load the environment {environment!r}: {_reason(error)}"
-            ) from error
-    is_group = hasattr(env, "envs")
-    if not isinstance(env, vf.MultiTurnEnv) and not is_group:
-        raise ConfigurationError(
-            f"load_environment of {environment!r} must return a verifiers.MultiTurnEnv, "
-            f"got {type(env).__name__}"
-        )
-    if env.rubric.has_group_rewards:
-        raise ConfigurationError(
-            f"the rubric of {environment!r} scores the episodes of a group together, and envkit "
-            "scores each separately; use its other reward functions"
-        )
-    for one in env.envs if is_group else [env]:
-        if max_turns is not None and one.max_turns <= 0:
-            one.max_turns = max_turns
-    for rubric in rubrics_of(env):
-        rubric.funcs[:] = [_observed(function) for function in rubric.funcs]
-        _listen(rubric.logger)
-    return env
+            return await function(*args, **kwargs)
+        except Exception as error:
+            noted = failures.get()
+            if noted is not None:
+                noted.append(error)
+            raise
+
+    return note
 
 
 def _reason(error: BaseException) -> str:
@@ -125,68 +198,3 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {message_of(error)}"
-
-
-@contextmanager
-def _signals_left_alone() -> Generator[None]:
-    module: Any = importlib.import_module("verifiers.envs.environment")
-    before = module.signal
-    module.signal = SimpleNamespace(
-        signal=_ignore,
-        SIGINT=signal.SIGINT,
-        SIGTERM=signal.SIGTERM,
-        default_int_handler=signal.default_int_handler,
-    )
-    try:
-        yield
-    finally:
-        module.signal = before
-
-
-def _ignore(number: int, handler: object) -> None:
-    del number, handler
-
-
-def _listen(logger: logging.Logger) -> None:
-    """Record a rubric's log of a failure that it scores 0, without printing more than before."""
-    if any(isinstance(one, _FailureFilter) for one in logger.filters):
-        return
-    logger.addFilter(_FailureFilter(logger.getEffectiveLevel()))
-    logger.setLevel(logging.DEBUG)
-
-
-class _FailureFilter(logging.Filter):
-    """Reads one logger's records in the context of the episode being scored."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__()
-        self._least = least
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Record a failure, and drop records that the logger's level would have dropped."""
-        noted, text = scores.get(), record.getMessage()
-        if noted is not None and text.startswith(_SWALLOWED):
-            noted[_listen] = RuntimeError(text)
-        return record.levelno >= self._least
-
-
-def _observed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a reward function to record its result or error in `scores`."""
-
-    @functools.wraps(function)
-    async def note(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        noted = scores.get()
-        try:
-            value: Any = function(*args, **kwargs)
-            if inspect.isawaitable(value):
-                value = await value
-            result = float(value)
-        except Exception as error:
-            if noted is not None:
-                noted[note] = error
-            raise
-        if noted is not None:
-            noted[note] = result
-        return result
-
-    return note

@@ -33,7 +33,7 @@ def show(messages: Sequence[Any]) -> Shown:
     texts: list[str] = []
     images: list[Image] = []
     for entry in messages:
-        if entry.role not in ("user", "tool", "text"):
+        if entry.role not in ("user", "tool"):
             raise _fault(f"must answer with user or tool messages, got role {entry.role!r}")
         text, shown = read_content(entry.content)
         texts.append(text)
@@ -103,14 +103,18 @@ def write_response(vf: Any, reply: Reply, parsed: ParsedReply, turn: int) -> Any
     ]
     is_whole = not (calls or reply.is_cut or reply.open_thought)
     ended = "length" if reply.is_cut else "stop"
-    message = vf.types.ResponseMessage(
+    message = vf.AssistantMessage(
         content=reply.text if is_whole else parsed.text,
         reasoning_content=None if is_whole else parsed.thinking or None,
         tool_calls=calls or None,
-        finish_reason="tool_calls" if calls else ended,
-        is_truncated=reply.is_cut,
     )
-    return vf.Response(id=f"turn{turn}", created=0, model="policy", usage=None, message=message)
+    return vf.Response(
+        id=f"turn{turn}",
+        created=0,
+        model="policy",
+        message=message,
+        finish_reason="tool_calls" if calls else ended,
+    )
 
 
 def _picture(source: Any) -> Image:  # noqa: ANN401

@@ -22,4 +22,4 @@ def _is_environment(dist: Distribution) -> bool:
         return False
     if any("extra ==" in line for line in dist.requires or () if re.match(_REQUIRES, line)):
         return False  # an optional dependency, as in envkit itself
-    return find_spec(dist.name.replace("-", "_").replace(".", "_")) is not None
+    return find_spec(re.sub(r"[-_.]+", "_", dist.name).lower()) is not None

@@ -112,10 +112,10 @@ import uvicorn, websockets, gymnasium, jsonschema, hypothesis, pytest_asyncio
 
 VERIFIERS = Recipe(
     name="verifiers",
-    version="0.1.14",
+    version="0.4.0",
     requirements=CONTRACTS / "verifiers" / "requirements.txt",
     check="""
-import verifiers, verifiers.clients, reasoning_gym
+import verifiers.v1, verifiers.v1.clients.train, reasoning_gym
 import gymnasium, jsonschema, pytest_asyncio
 """,
     cost="downloads about 0.3 GB, takes 0.8 GB of disk",

@@ -44,6 +44,8 @@ SHIPPED: Final = (
 """Files in the wheel that are not Python: pattern, licence, and what they are."""
 DECLARED: Final = {
     "axe-playwright-python": "MIT",
+    "openai-harmony": "Apache-2.0",
+    "prime-pydantic-config": "Apache-2.0",
     "protobuf-py-ext": "Apache-2.0",
     "skyrl": "Apache-2.0",
     "zss": "BSD-3-Clause",

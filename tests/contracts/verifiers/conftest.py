@@ -1,6 +1,7 @@
 """The real package verifiers, or no test of this folder at all."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -15,5 +16,7 @@ if (
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `load_environment` find the environments of this folder by their names."""
-    monkeypatch.syspath_prepend(str(HERE / "environments"))
+    """Let the library and its tool servers find the environments of this folder by their names."""
+    folder = str(HERE / "environments")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))

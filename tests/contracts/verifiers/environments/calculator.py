@@ -1,53 +1,77 @@
-"""A tool environment: native calls, a rubric of two functions, an image from a tool."""
+"""Tools in a server that all episodes share, two rewards, an image from a tool."""
 
 import base64
 import io
 from importlib import import_module
 from typing import Any
 
-from datasets import Dataset
+from mcp.types import ImageContent, TextContent
 from PIL import Image
 
-vf: Any = import_module("verifiers")  # this folder has the library's name for type checkers
+vf: Any = import_module("verifiers.v1")  # this folder has the library's name for type checkers
 
 
-def multiply(a: int, b: int) -> int:
-    """Multiply two numbers.
+class CalculatorToolset(vf.Toolset[vf.SharedToolsetConfig]):
+    TOOL_PREFIX = "calculator"
 
-    Args:
-        a: The first.
-        b: The second.
-    """
-    return a * b
+    @vf.tool
+    def multiply(self, a: int, b: int) -> int:
+        """Multiply two numbers."""
+        return a * b
 
-
-def draw(width: int) -> list[dict[str, Any]]:
-    """Draw a red bar.
-
-    Args:
-        width: In pixels.
-    """
-    if width < 1:
-        raise ValueError("width must be positive")
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, 20), "red").save(buffer, "PNG")
-    uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return [{"type": "text", "text": "The bar:"}, {"type": "image_url", "image_url": {"url": uri}}]
+    @vf.tool
+    def draw(self, width: int) -> list[Any]:
+        """Draw a red bar."""
+        if width < 1:
+            raise ValueError("width must be positive")
+        buffer = io.BytesIO()
+        Image.new("RGB", (width, 20), "red").save(buffer, "PNG")
+        data = base64.b64encode(buffer.getvalue()).decode()
+        return [
+            TextContent(type="text", text="The bar:"),
+            ImageContent(type="image", data=data, mimeType="image/png"),
+        ]
 
 
-def load_environment(max_turns: int = 4) -> Any:
-    rows = [{"question": f"{a} times 7?", "answer": str(7 * a)} for a in range(5)]
+class CalculatorData(vf.TaskData):
+    answer: str
 
-    def is_right(completion: Any, answer: str) -> float:
-        return float(answer in str(completion[-1].content))
 
-    async def brevity(completion: Any, **kwargs: Any) -> float:
-        return 1.0 if len(completion) <= 3 else 0.0
+class CalculatorTask(vf.Task[CalculatorData]):
+    @vf.reward
+    async def is_right(self, trace: Any) -> float:
+        return float(self.data.answer in trace.last_reply)
 
-    return vf.ToolEnv(
-        dataset=Dataset.from_list(rows),
-        tools=[multiply, draw],
-        max_turns=max_turns,
-        system_prompt="Use the tools.",
-        rubric=vf.Rubric(funcs=[is_right, brevity], weights=[1.0, 0.5]),
-    )
+    @vf.reward(weight=0.5)
+    async def brevity(self, trace: Any) -> float:
+        return float(trace.num_turns <= 2)
+
+    @vf.metric
+    async def calls(self, trace: Any) -> float:
+        return float(len(trace.tool_messages))
+
+
+class CalculatorConfig(vf.TasksetConfig):
+    tools: vf.SharedToolsetConfig = vf.SharedToolsetConfig()  # pyright: ignore[reportInvalidTypeForm]
+
+
+class CalculatorTaskset(vf.Taskset[CalculatorTask, CalculatorConfig]):
+    @classmethod
+    def toolsets(cls, config: Any) -> list[Any]:
+        return [CalculatorToolset(config.tools)]
+
+    def load(self) -> list[Any]:
+        rows = [(f"{a} times 7?", str(7 * a)) for a in range(5)]
+        return [
+            CalculatorTask(
+                CalculatorData(prompt=prompt, answer=answer, system_prompt="Use the tools.")
+            )
+            for prompt, answer in rows
+        ]
+
+
+__all__ = ["CalculatorTaskset"]
+
+
+if __name__ == "__main__":
+    CalculatorToolset.run()

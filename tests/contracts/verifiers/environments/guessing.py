@@ -5,46 +5,53 @@ import io
 from importlib import import_module
 from typing import Any
 
-from datasets import Dataset
 from PIL import Image
 
-vf: Any = import_module("verifiers")  # this folder has the library's name for type checkers
+vf: Any = import_module("verifiers.v1")  # this folder has the library's name for type checkers
 
 
-class GuessEnv(vf.MultiTurnEnv):
-    async def setup_state(self, state: Any) -> None:
-        state["guesses"] = 0
-
-    async def env_response(self, messages: Any, state: Any, **kwargs: Any) -> list[Any]:
-        state["guesses"] += 1
-        said = str(messages[-1].content)
-        if said == "crash":
-            raise RuntimeError("the game board is on fire")
-        if said == "sandbox":
-            raise vf.SandboxError("the sandbox is gone")
-        if said == state["answer"]:
-            state["final_env_response"] = [vf.UserMessage(content="Right.")]
-            return state["final_env_response"]
-        hint = "higher" if int(said) < int(state["answer"]) else "lower"
-        return [vf.UserMessage(content=hint)]
+class GuessingData(vf.TaskData):
+    answer: str
 
 
-def _question(number: int) -> dict[str, Any]:
+class GuessingTask(vf.Task[GuessingData]):
+    @vf.reward
+    async def solved(self, trace: Any) -> float:
+        said = [message.content for message in trace.assistant_messages]
+        return 1.0 if said[-1] == self.data.answer else 0.1 / len(said)
+
+
+class GuessingEnv(vf.SingleAgentEnv):
+    async def run(self, task: Any, agents: Any) -> None:
+        async with agents.agent.interaction(task) as game:
+            segment = await game.turn()
+            while not segment.terminated:
+                said = segment.last_reply
+                if said == "crash":
+                    raise RuntimeError("the game board is on fire")
+                if said == "sandbox":
+                    raise vf.SandboxError("the sandbox is gone")
+                if said == task.data.answer:
+                    break
+                hint = "higher" if int(said) < int(task.data.answer) else "lower"
+                segment = await game.turn(hint)
+
+
+def _question(number: int) -> Any:
     buffer = io.BytesIO()
     Image.new("L", (8, 8 + number)).save(buffer, "PNG")
     uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    content = [
-        {"type": "text", "text": "Guess my number.", "image_url": None},
-        {"type": "image_url", "text": None, "image_url": {"url": uri}},
+    parts = [
+        {"type": "text", "text": "Guess my number."},
+        {"type": "image_url", "image_url": {"url": uri}},
     ]
-    return {"prompt": [{"role": "user", "content": content}], "answer": str(number)}
+    prompt = [{"role": "user", "content": parts}]
+    return GuessingTask(GuessingData(prompt=prompt, answer=str(number)))
 
 
-def load_environment() -> Any:
-    def solved(state: Any) -> float:
-        return 1.0 if state.get("final_env_response") else 0.1 / state["guesses"]
+class GuessingTaskset(vf.Taskset[GuessingTask]):
+    def load(self) -> list[Any]:
+        return [_question(number) for number in range(4)]
 
-    return GuessEnv(
-        eval_dataset=Dataset.from_list([_question(number) for number in range(4)]),
-        rubric=vf.Rubric(funcs=[solved]),
-    )
+
+__all__ = ["GuessingEnv", "GuessingTaskset"]
