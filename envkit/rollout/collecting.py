@@ -23,6 +23,8 @@ _LONG: Final = 32
 """A run of fewer episodes ends before a full collection is due."""
 _OBJECTS: Final = 25_000
 """Objects that survive young collections before they are collected, which takes about 12 ms."""
+_BURST: Final = 3
+"""Multiple of these objects that is frozen without a collection."""
 _SURVIVORS: Final = 15_000
 """Minimum number of survivors to freeze. Fewer, as in a run of 128, are collected again."""
 _PER_EPISODE: Final = 4_000
@@ -99,7 +101,8 @@ class GcPacer:
             self._seen = older
             if self._threshold is None:
                 return
-            if len(gc.get_objects(generation=2)) < self._objects:
+            survivors = len(gc.get_objects(generation=2))
+            if survivors < self._objects:
                 return
             if sys.getallocatedblocks() > self._limit:
                 gc.unfreeze()
@@ -108,7 +111,9 @@ class GcPacer:
                     gc.freeze()
                     self._base = sys.getallocatedblocks()
                 return
-            gc.collect()
+            # After a burst of starts there are too many to look at. Their cycles wait.
+            if survivors < _BURST * self._objects:
+                gc.collect()
             if self.is_active and len(gc.get_objects(generation=2)) >= self._survivors:
                 gc.freeze()
 

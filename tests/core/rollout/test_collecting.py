@@ -109,6 +109,21 @@ def test_pacer_freezes_many_survivors_and_collects_the_rest(pacer: GcPacer) -> N
     assert len(gc.get_objects(generation=2)) < 1_000, "it would be looked at again"
 
 
+def test_pacer_freezes_a_burst_without_looking_at_it(pacer: GcPacer) -> None:
+    dead = weakref.ref(Knot())
+    gc.disable()
+    alive: list[list[int]] = [[] for _ in range(4_000)]
+    knot = Knot()
+    age()
+    first = weakref.ref(knot)
+    del knot
+    pacer.tend()
+    gc.enable()
+    assert dead() is None
+    assert first() is not None, "it waits for the next full collection"
+    assert gc.get_freeze_count() >= len(alive)
+
+
 def test_pacer_does_not_freeze_few_survivors(pacer: GcPacer) -> None:
     knots = [Knot() for _ in range(1_500)]
     age()
