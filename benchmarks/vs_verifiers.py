@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from harness import run
+from harness import run, sized
 from vs_trainers import FOLDERS, ROOT, interpreter
 
 TALK: Final = Path(__file__).resolve().parent / "trainers" / "verifiers_talk.py"
@@ -63,4 +63,11 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(measure, show=show, opening=1300, turns=40, episodes=2, kept=10)
+    run(
+        measure,
+        show=show,
+        opening=sized(1300, 20, "words of a long opening"),
+        turns=sized(40, 3, "turns"),
+        episodes=sized(2, 1, "episodes of each round"),
+        kept=sized(10, 2, "episodes whose memory is measured"),
+    )

@@ -9,7 +9,7 @@ from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_settings import RUN_FILE, command_settings
 from envkit.trajectory import read_trajectories, success_of
-from envkit.trajectory.identity import SeenEpisodes
+from envkit.trajectory.identity import SeenEpisodes, identity
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
@@ -114,7 +114,7 @@ def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) 
     for run in runs:
         recorded = _env_kwargs(run)
         for number, one in enumerate(read_trajectories(run), start=1):
-            if not seen.add(one):
+            if not seen.add(identity(one)):
                 continue
             facts = episode_row(one, number=number)
             if threshold is not None:

@@ -30,7 +30,7 @@ from envkit.trajectory import (
     load,
     save,
 )
-from envkit.trajectory.identity import SeenEpisodes
+from envkit.trajectory.identity import SeenEpisodes, identity
 from envkit.viewer.run import read_run
 from envkit_eval.paired import read_side
 from envkit_exchange import solve_rates
@@ -373,19 +373,19 @@ def test_samples_that_two_dumps_number_alike_count_each() -> None:
     turns = [replace(turn, response_text="another reply") for turn in one.turns]
     seen = SeenEpisodes()
 
-    assert seen.add(one)
-    assert seen.add(replace(one, turns=tuple(turns)))
-    assert seen.add(replace(one, reward=0.5))
+    assert seen.add(identity(one))
+    assert seen.add(identity(replace(one, turns=tuple(turns))))
+    assert seen.add(identity(replace(one, reward=0.5)))
     for start in ("another task", None):
-        assert seen.add(replace(one, initial_observation_hash=start))
-    assert not seen.add(replace(one, metadata={"of": "a copy"}))
+        assert seen.add(identity(replace(one, initial_observation_hash=start)))
+    assert not seen.add(identity(replace(one, metadata={"of": "a copy"})))
 
 
 @pytest.mark.usefixtures("two_runs")
 def test_episodes_without_an_id_count_each() -> None:
     seen, one = SeenEpisodes(), replace(load("a")[0], episode_id="")
 
-    assert [seen.add(one), seen.add(one)] == [True, True]
+    assert [seen.add(identity(one)), seen.add(identity(one))] == [True, True]
 
 
 def test_merged_run_repeats_its_shards() -> None:
