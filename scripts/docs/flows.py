@@ -344,6 +344,7 @@ FLOWS: Final = {
             ("envkit.rollout.run_folder:RunFolder.deliver", "played"),
             ("envkit.trajectory.storage:TrajectoryWriter.prepare", "trajectory"),
             ("envkit.trajectory.storage:TrajectoryWriter.append", "prepared"),
+            ("envkit.cli.run_digest:RunDigest.add", "prepared"),
             ("envkit.sinks.guarded:GuardedSinks.write", "trajectory"),
             ("envkit.rollout.run_folder:RunFolder.complete", "self"),
             ("envkit.cli.summary:summarise", "directory"),

@@ -341,7 +341,8 @@ async def test_play_compares_a_share_of_a_long_conversation_and_reports_it(
     codec = text_codec()
     player = Player(ScriptedEngine(codec, say_turn), codec, RolloutConfig())
     try:
-        (trajectory,) = await player.play(Reader, EpisodeSpec(seed=3))
+        # The id decides what is drawn.
+        (trajectory,) = await player.play(Reader, EpisodeSpec(seed=3, episode_id="reader"))
     finally:
         await player.aclose()
     lengths = [turn.prompt_tokens + turn.response_tokens for turn in trajectory.turns[:-1]]
