@@ -1,7 +1,7 @@
 """The record of a running episode."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import takewhile
 from types import SimpleNamespace
@@ -28,15 +28,7 @@ from envkit.trajectory.trajectory import (
     recorded_reply,
 )
 
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    one.name: one.default for one in fields(TurnRecord) if one.default is not MISSING
-}
-_MADE: Final[Mapping[str, Callable[[], Any]]] = {
-    one.name: one.default_factory
-    for one in fields(TurnRecord)
-    if one.default_factory is not MISSING
-}
-"""Functions that make the other defaults, such as an empty dictionary."""
+_FIELDS: Final = fields(TurnRecord)
 
 
 class TurnDraft(SimpleNamespace):
@@ -48,7 +40,12 @@ class TurnDraft(SimpleNamespace):
     def __init__(
         self, *, turn: int, prompt_tokens: int, response_tokens: int = 0, purpose: str | None = None
     ) -> None:
-        super().__init__(**_DEFAULTS, **{name: make() for name, make in _MADE.items()})
+        values = vars(self)
+        for one in _FIELDS:
+            if one.default is not MISSING:
+                values[one.name] = one.default
+            elif one.default_factory is not MISSING:
+                values[one.name] = one.default_factory()
         self.turn, self.prompt_tokens, self.purpose = turn, prompt_tokens, purpose
         self.response_tokens, self.step, self.step_hash = response_tokens, None, None
 
