@@ -15,9 +15,11 @@ import asyncio
 import inspect
 import json
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +37,17 @@ def sized(default: object, tiny: object, told: str = "") -> dict[str, Any]:
         told: What it counts.
     """
     return {"default": default, "tiny": tiny, "help": told}
+
+
+@contextmanager
+def serving(command: Sequence[str]) -> Generator[str]:
+    """Run a server that prints its port in its own process, and yield its address."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
 
 
 def run(

@@ -1,8 +1,9 @@
 """Measure the client's CPU time per turn over HTTP, as the conversation grows.
 
 Episodes of an instant text environment are played against `reliability_server.py` in another
-process, which answers at once. A conversation begins with 8,000 tokens, or with a few. The time of
-the codec for the texts of a turn stands beside it (`benchmarks/loop.py`); there is no self-check.
+process, which answers at once. A conversation begins with 8,000 tokens, or with a few. The codec's
+own time for the texts of a turn is measured too, as in `benchmarks/loop.py`. There is no
+self-check.
 """
 
 import asyncio

@@ -1,21 +1,20 @@
 """A long run and a wide run, over HTTP to a server in another process."""
 
 import asyncio
-import contextlib
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import memory_mb
+from harness import memory_mb, serving
 from reliability_server import draw_wait, raise_file_limit, reply_wait
 
 from envkit.async_env import AsyncEnv
@@ -71,18 +70,11 @@ class CorridorEnv(AsyncEnv):
         return Turn(OBSERVATION, reward=1.0 if done else 0.0, done=done)
 
 
-@contextlib.contextmanager
-def server(mean_s: float, *, image_tokens: int = 1) -> Generator[str]:
-    """Run the server in its own process and yield its address."""
+def server(mean_s: float, *, image_tokens: int = 1) -> AbstractContextManager[str]:
+    """Run the server in its own process; the manager's value is its address."""
     file = Path(__file__).with_name("reliability_server.py")
     command = [sys.executable, str(file), "--mean-s", str(mean_s)]
-    command += ["--image-tokens", str(image_tokens)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
+    return serving([*command, "--image-tokens", str(image_tokens)])
 
 
 @dataclass(kw_only=True)

@@ -7,13 +7,11 @@ Run by benchmarks/vs_trainers.py with the interpreter of SkyRL's contract enviro
 
 import base64
 import logging
-import subprocess
 import sys
 import types
 import typing
 import urllib.request
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from contest import (
 )
 from fakes.codecs import vision_codec
 from fakes.models import tiny_model_dir
+from harness import serving
 from loguru import logger
 from rooms import register_rooms
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
@@ -110,18 +109,6 @@ def _stand_in() -> None:
         name = ".".join(parts[:end])
         sys.modules.setdefault(name, types.ModuleType(name))
     sys.modules[path].decode_mm_kwargs_item = _Item  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _server() -> Generator[str]:
-    """Start the fake server and yield its address."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("skyrl_server.py"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
 
 
 class Contest:
@@ -206,7 +193,8 @@ def main() -> None:
     logger.remove()
     register_rooms()
     skyrl_gym.register(id="skyrl-rooms", entry_point=SkyRLRooms)
-    with _server() as url:
+    server = str(Path(__file__).with_name("skyrl_server.py"))
+    with serving([sys.executable, "-W", "ignore", server]) as url:
         play("SkyRL 0.4.0", partial(contest, url))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import gc
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 import verifiers.v1 as vf
 from aiohttp import web
+from harness import serving
 from http_turn import Corridor
 from loop import ANSWER
 from reliability_load import server as sglang_server
@@ -185,18 +185,6 @@ def measure(contest: Contest, opening: int, turns: int, episodes: int, kept: int
     return figures
 
 
-@contextmanager
-def vllm_server(folder: str) -> Generator[str]:
-    """Run the fake server in its own process and yield its address."""
-    command = [sys.executable, __file__, "--serve", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
-
-
 async def serve(folder: str) -> None:
     """Answer on a free port, which is printed, forever."""
     load: Any = AutoTokenizer.from_pretrained
@@ -250,7 +238,11 @@ def main() -> None:
     if served is not None:
         asyncio.run(serve(served))
         return
-    with tokenizer() as folder, sglang_server(0.0) as sglang, vllm_server(folder) as vllm:
+    with (
+        tokenizer() as folder,
+        sglang_server(0.0) as sglang,
+        serving([sys.executable, __file__, "--serve", folder]) as vllm,
+    ):
         figures = measure(Contest(folder, (sglang, vllm)), **chosen)
     if path is not None:
         path.write_text(json.dumps(figures))

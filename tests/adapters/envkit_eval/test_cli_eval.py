@@ -216,6 +216,17 @@ def test_two_evaluations_are_compared_and_runs_of_rollout_too(model: Path) -> No
     assert found["differences"][0]["success"]["mean"] == 0.0
 
 
+def test_comparison_counts_a_repeated_episode_once(model: Path) -> None:
+    for out in ("a", "b"):
+        assert evaluate(model, "toy-echo-v0", "-n", 6, out=out).code == 0
+    before = run_envkit("eval", "a", "b", "--paired", "--json").out
+    (file,) = Path("b").glob("*/trajectories.jsonl")
+    lines = file.read_bytes()
+    file.write_bytes(lines + lines.splitlines(keepends=True)[0])
+
+    assert run_envkit("eval", "a", "b", "--paired", "--json").out == before
+
+
 def test_comparison_of_other_arguments_or_seeds_is_refused(model: Path) -> None:
     assert evaluate(model, "toy-echo-v0", "-n", 5, out="a").code == 0
     other = ("--env-kwargs", "max_turns=2")
