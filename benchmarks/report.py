@@ -128,22 +128,25 @@ def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
 
 _UNTIL = """async ([place, selector, text]) => {
     const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    const old = new Set(document.querySelectorAll(selector));  // of the page that is left
+    const isThere = (one) => !old.has(one) && one.complete !== false;
     const start = performance.now();
     if (place !== null) location.hash = place;
     if (text !== null) {
         const field = document.querySelector("input[type=search]");
-        document.querySelector(".scroll").firstChild.remove();
         field.value = text;
         field.dispatchEvent(new Event("input", { bubbles: true }));
     }
-    while (!document.querySelector(selector)) await new Promise((done) => setTimeout(done, 1));
+    while (![...document.querySelectorAll(selector)].some(isThere)) {
+        await new Promise((done) => setTimeout(done, 1));
+    }
     await frame();
     return performance.now() - start;
 }"""
 
 
 def timed(page: Any, place: str | None, selector: str, text: str | None = None) -> float:  # noqa: ANN401  # a playwright page
-    """Return milliseconds until an element is drawn after the address or the search changed."""
+    """Return milliseconds until a new element is drawn after the address or the search changed."""
     return round(page.evaluate(_UNTIL, [place, selector, text]), 1)
 
 

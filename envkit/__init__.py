@@ -10,7 +10,15 @@ from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
 from envkit.lazy import lazy_names
-from envkit.registration import EnvSpec, make, register, register_plugins, registry, spec
+from envkit.registration import (
+    EnvSpec,
+    make,
+    pprint_registry,
+    register,
+    register_plugins,
+    registry,
+    spec,
+)
 from envkit.tools import ToolSpec, tool
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use
@@ -37,6 +45,7 @@ __all__ = [
     "__version__",
     "check_env",
     "make",
+    "pprint_registry",
     "register",
     "registry",
     "spec",
@@ -62,6 +71,7 @@ _MODULES = (
     "grading",
     "messages",
     "metrics",
+    "random_replies",
     "rewards",
     "rollout",
     "seeds",
@@ -72,6 +82,7 @@ _MODULES = (
     "toolcalls",
     "toolset",
     "trajectory",
+    "twins",
     "upstream",
     "viewer",
     "wrappers",

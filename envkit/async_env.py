@@ -1,8 +1,8 @@
 """Environments with asynchronous hooks."""
 
 import weakref
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from envkit.env import Env, Reset, Step, Turn
 from envkit.errors import ConfigurationError, ContractError
@@ -23,7 +23,7 @@ class AsyncEnv(Env):
     one call is usable in the next. Do not mix the two styles on one instance.
     """
 
-    def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
+    def __init__(self, *, max_turns: int | None = None, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self._own_loop: asyncio.AbstractEventLoop | None = None
 
@@ -40,7 +40,7 @@ class AsyncEnv(Env):
     ) -> Reset:
         """Start an episode; the arguments are those of `Env.reset`."""
         task = self._prepare(seed, options)
-        return self._begin(await self.on_areset(task))
+        return self._begin(await _turn_of(self.on_areset(task), self, "on_areset"))
 
     async def astep(self, action: str) -> Step:
         """Play one reply.
@@ -49,7 +49,7 @@ class AsyncEnv(Env):
             EpisodeStateError: Before `areset`, or after the episode ended.
         """
         self._hear(action)
-        return self._advance(action, await self.on_aturn(action))
+        return self._advance(action, await _turn_of(self.on_aturn(action), self, "on_aturn"))
 
     async def aclose(self) -> None:
         """Release what the hooks opened; must be safe to call twice. Does nothing by default."""
@@ -89,3 +89,11 @@ class AsyncEnv(Env):
         raise ConfigurationError(
             f"an event loop is running: call `await env.{name}(...)`, not its synchronous form"
         )
+
+
+async def _turn_of(work: object, env: AsyncEnv, hook: str) -> Turn:
+    if not isinstance(work, Awaitable):
+        raise ContractError(
+            f"{type(env).__name__}.{hook} must be `async def`, got {type(work).__name__}"
+        )
+    return cast(Turn, await work)

@@ -35,6 +35,10 @@ class Collection:
     reward_threshold: float | Callable[[str], float | None] | None = None
     """`EnvSpec.reward_threshold` of every member, or a function of the member's id, `name-vN`."""
 
+    explain_unknown: Callable[[str], None] | None = None
+    """Called with an id that is not listed, without the namespace. It may raise an `EnvkitError`
+    that says more than that the id is unknown, such as which package has it."""
+
     def threshold_of(self, name: str) -> float | None:
         """Return the reward threshold of a member; None without one."""
         declared = self.reward_threshold

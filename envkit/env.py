@@ -8,10 +8,11 @@ model's next input.
 """
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -57,6 +58,18 @@ __all__ = [
     "StepKey",
     "Turn",
 ]
+
+
+_DEFAULT_TURNS: Final = 1
+_OURS: Final = ("envkit.", "gymnasium.")
+_AWAITED: Final = {
+    "on_reset": "on_areset",
+    "on_turn": "on_aturn",
+    "reset": "areset",
+    "step": "astep",
+    "close": "aclose",
+}
+"""Names of an `AsyncEnv` for what an `Env` does without waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +146,14 @@ class Env(gymnasium.Env[Observation, str]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # of other base classes
         super().__init_subclass__(**kwargs)
+        _check_synchronous(cls)
         if "__init__" in vars(cls):
             cls.__init__ = checked_arguments(cls.__init__)
 
     @checked_arguments
-    def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
+    def __init__(self, *, max_turns: int | None = None, render_mode: str | None = None) -> None:
+        self._chose_turns = max_turns is not None
+        max_turns = _DEFAULT_TURNS if max_turns is None else max_turns
         at_least(1, max_turns=max_turns)
         if render_mode is not None:
             one_of("render_mode, if not None,", render_mode, self.metadata["render_modes"])
@@ -161,9 +177,16 @@ class Env(gymnasium.Env[Observation, str]):
         declared = None if self.spec is None else self.spec.reward_threshold
         return self.default_threshold if declared is None else declared
 
+    @property
+    def sets_max_turns(self) -> bool:
+        """Whether a number of turns was chosen; otherwise an episode has one."""
+        return self._chose_turns or self.max_turns != _DEFAULT_TURNS
+
     def on_reset(self, task: Task) -> Turn:
         """Start the task and return what the model reads first."""
-        raise ContractError(f"{type(self).__name__} must define on_reset(task) or override reset")
+        name, is_async = type(self).__name__, hasattr(self, "on_areset")
+        fix = ": on_areset is a hook of envkit.AsyncEnv, derive from that" if is_async else ""
+        raise ContractError(f"{name} must define on_reset(task) or override reset{fix}")
 
     def on_turn(self, response_text: str) -> Turn:
         """Take the model's reply and return what it reads next. Never raise for a bad reply.
@@ -241,25 +264,27 @@ class Env(gymnasium.Env[Observation, str]):
 
     def restore(self, data: bytes) -> None:
         """Restore a state that `snapshot` returned; later steps are byte-identical."""
-        state = json.loads(data)
-        self.task, self.turn = state["task"], state["turn"]
-        self._running, self._transcript = state["running"], state["transcript"]
+        try:
+            state = json.loads(data)
+            self.np_random.bit_generator.state = state["generator"]
+            self.task, self.turn = state["task"], state["turn"]
+            self._running, self._transcript = state["running"], state["transcript"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ContractError(
+                f"{type(self).__name__}.restore takes what Env.snapshot returned, got "
+                f"{shown(data)}; a class with its own snapshot needs its own restore"
+            ) from error
         self._shown = ()
         self.reply, self._announced = Reply(text=""), None
-        self.np_random.bit_generator.state = state["generator"]
         self.set_state(state["state"])
 
     def get_state(self) -> dict[str, Any]:
         """Return the author's own state as JSON data, for `snapshot`."""
-        raise ContractError(
-            f"{type(self).__name__} declares no snapshot: define get_state/set_state"
-        )
+        raise _without(self, "get_state")
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; `task` and `turn` are already set."""
-        raise ContractError(
-            f"{type(self).__name__} declares no snapshot: define get_state/set_state"
-        )
+        raise _without(self, "set_state")
 
     def oracle(self) -> Policy:
         """Return a policy that solves this environment's tasks; used by tests and demos."""
@@ -332,6 +357,48 @@ class Env(gymnasium.Env[Observation, str]):
     def _info(self, turn: Turn) -> dict[str, Any]:
         defaults: dict[str, Any] = {"tool_call": None, "parse_error": None, "reward_terms": {}}
         return with_verdict({**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn})
+
+
+def _without(env: Env, missing: str) -> ContractError:
+    """Return the error of an environment that lacks one half of a snapshot."""
+    kind, pairs = type(env), (("get_state", "set_state"), ("snapshot", "restore"))
+    own = [name for pair in pairs for name in pair if getattr(kind, name) is not getattr(Env, name)]
+    if not own and not env.capabilities.snapshot:
+        return ContractError(
+            f"{kind.__name__} declares no snapshot: define get_state and set_state, and declare "
+            "Capabilities(snapshot=True)"
+        )
+    has = ", ".join(own) or "only Capabilities(snapshot=True)"
+    return ContractError(
+        f"{kind.__name__} must define {missing}: a snapshot needs get_state and set_state, or its "
+        f"own snapshot and restore, got {has}"
+    )
+
+
+def _check_synchronous(kind: type[Env]) -> None:
+    """Reject coroutines in the place of methods that are called without `await`.
+
+    Raises:
+        ContractError: There is one.
+    """
+    found = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    for name in (name for name, value in found.items() if _is_async(value)):
+        bases = [base for base in kind.__mro__ if base.__module__.startswith(_OURS)]
+        if all(_is_async(vars(base)[name]) for base in bases if name in vars(base)):
+            continue
+        fix = (
+            f"derive from envkit.AsyncEnv and write `async def {_AWAITED[name]}`"
+            if name in _AWAITED
+            else "do what waits in on_areset and on_aturn of an envkit.AsyncEnv"
+        )
+        raise ContractError(
+            f"{kind.__name__}.{name} must be a plain `def`, which nothing awaits, got `async def`: "
+            f"{fix}"
+        )
+
+
+def _is_async(value: object) -> bool:
+    return inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value)
 
 
 def _given_task(options: object) -> Task | None:

@@ -4,7 +4,7 @@ The tree::
 
     EnvkitError
     ├── ConfigurationError (ValueError)        an argument or a combination of arguments is wrong
-    │   ├── UnknownNameError (LookupError)     a name that is not registered; suggests the nearest
+    │   ├── UnknownNameError (KeyError)        a name that is not registered; suggests the nearest
     │   └── MissingDependencyError (ImportError)  an extra is not installed; prints the install line
     │       └── RefusedError                   the machine refuses what an installed part needs
     ├── ContractError (TypeError)              an environment, engine or plugin broke its contract
@@ -136,17 +136,22 @@ class ConfigurationError(EnvkitError, ValueError):
     """An argument, or a combination of arguments, is wrong."""
 
 
-class UnknownNameError(ConfigurationError, LookupError):
+class UnknownNameError(ConfigurationError, KeyError):
     """A name is not registered."""
 
+    __str__ = Exception.__str__  # KeyError's is the message in quotes
+
     @classmethod
-    def suggest(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+    def suggest(
+        cls, noun: str, name: str, known: Iterable[str], *, meant: str | None = None
+    ) -> "UnknownNameError":
         """Build the error with the nearest known name and the list, shortened if long.
 
         Args:
             noun: The kind of thing named, such as "environment".
             name: The requested name.
             known: All valid names.
+            meant: The valid name that this one stands for; None suggests the nearest.
         """
         names = sorted(known)
         listed = names
@@ -154,7 +159,7 @@ class UnknownNameError(ConfigurationError, LookupError):
             listed = difflib.get_close_matches(name, names, n=_NEAR_NAMES, cutoff=0.0)
         hidden = len(names) - len(listed)
         rest = f" and {hidden} others" if hidden else ""
-        hint = did_you_mean(name, names)
+        hint = did_you_mean(name, names) if meant is None else f" Did you mean {meant!r}?"
         return cls(f"no {noun} {name!r} is registered.{hint} Registered: {listed}{rest}")
 
 

@@ -39,8 +39,8 @@ stored and read again."""
 
 _PNG_LEVEL: Final = 1
 """zlib's fastest level."""
-_BLOCK_BYTES: Final = 1 << 16
-"""Bytes of pixels copied at once: Pillow's buffer size, which avoids a new mapping."""
+_BLOCK_BYTES: Final = 1 << 20
+"""Bytes of pixels copied at once: a screenshot, but not a large image."""
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
 _BAND_PIXELS: Final = 4 * 1024 * 1024
@@ -144,12 +144,14 @@ def png_of(picture: PilImage.Image) -> bytes:
     width, height = picture.size
     line = width * len(picture.getbands()) + 1  # with the filter byte
     rows = max(1, _BLOCK_BYTES // line)
-    deflater, parts = zlib.compressobj(_PNG_LEVEL), list[bytes]()
+    deflater = zlib.compressobj(_PNG_LEVEL)
+    parts = [deflater.compress(b"\0")]  # the filter byte of the first row
     for top in range(0, height, rows):
         bottom = min(height, top + rows)
+        band = picture if rows >= height else picture.crop((0, top, width, bottom))
         # A stride of one more leaves a zero after each row: the filter byte of the next one.
-        pixels = picture.crop((0, top, width, bottom)).tobytes("raw", picture.mode, line)
-        parts.append(deflater.compress(memoryview(b"\0" + pixels)[: line * (bottom - top)]))
+        pixels = memoryview(band.tobytes("raw", picture.mode, line))
+        parts.append(deflater.compress(pixels[: line * (bottom - top) - (bottom == height)]))
     parts.append(deflater.flush())
     color_type = 0 if picture.mode == "L" else 2
     header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)

@@ -106,11 +106,13 @@ def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
 def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
     """Return every image of the messages, in reading order."""
     return tuple(
-        part["image"]
-        for entry in messages
-        if isinstance(content := entry.get("content"), (list, tuple))
-        for part in content
-        if part["type"] == "image"
+        [
+            part["image"]
+            for entry in messages
+            if isinstance(content := entry.get("content"), (list, tuple))
+            for part in content
+            if part["type"] == "image"
+        ]
     )
 
 
@@ -119,7 +121,9 @@ def text_of(entry: Message) -> str:
     content = entry["content"]
     if not isinstance(content, str):
         content = "".join(part["text"] for part in content if part["type"] == "text")
-    ranges = tuple((start, end) for start, end in entry.get("trusted", ()))
+    if "trusted" not in entry:
+        return content
+    ranges = tuple((start, end) for start, end in entry["trusted"])
     return Trusted._of(content, ranges) if ranges else content  # pyright: ignore[reportPrivateUsage]
 
 

@@ -11,7 +11,14 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pkgutil import resolve_name
@@ -29,8 +36,10 @@ from envkit.errors import (
     EnvkitError,
     UnknownNameError,
     did_you_mean,
+    nearest,
 )
 from envkit.plugins import foreign, installed, load_only, owners
+from envkit.ranges import at_least
 from envkit.secrets import stored
 from envkit.signature import known_arguments, takes, wrong_types
 from envkit.success import checked_threshold, finite
@@ -177,18 +186,104 @@ def register_plugins() -> None:
             warnings.warn(f"{owners(points)}: environment {name!r}: {error}", stacklevel=2)
 
 
-def registry() -> Mapping[str, EnvSpec]:
-    """Return every known environment by id, including plugins, without importing any.
+class Registry(Mapping[str, EnvSpec]):
+    """Every known environment by id, including plugins, without importing any.
 
     A plugin's spec here names its distribution; call `spec` for its description and arguments.
+    `register` adds environments. Those of collections are listed by `members`.
     """
-    register_plugins()
-    listed = {
-        found.name + ("" if found.version is None else f"-v{found.version}"): found
-        for found in gymnasium.registry.values()
-        if found.namespace == NAMESPACE
-    }
-    return MappingProxyType({name: _listing(name, listed[name]) for name in sorted(listed)})
+
+    __slots__ = ()
+
+    def __call__(self) -> Mapping[str, EnvSpec]:
+        """Return the environments as they are now; later registrations do not change it."""
+        register_plugins()
+        listed = {
+            found.name + ("" if found.version is None else f"-v{found.version}"): found
+            for found in gymnasium.registry.values()
+            if found.namespace == NAMESPACE
+        }
+        return MappingProxyType({name: _listing(name, listed[name]) for name in sorted(listed)})
+
+    def __getitem__(self, key: str) -> EnvSpec:
+        """Return the spec of an id, `name-vN`, with or without `envkit/`.
+
+        Raises:
+            UnknownNameError: There is no such environment; the message suggests the nearest name.
+        """
+        known, name = self(), _without_namespace(key)
+        if name not in known:
+            raise UnknownNameError.suggest("environment", str(key), known)
+        return known[name]
+
+    def __contains__(self, key: object) -> bool:
+        return _without_namespace(key) in self()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self())
+
+    def __len__(self) -> int:
+        return len(self())
+
+    def items(self) -> ItemsView[str, EnvSpec]:
+        """Return the ids with their specs; all are read once."""
+        return self().items()
+
+    def values(self) -> ValuesView[EnvSpec]:
+        """Return the specs; all are read once."""
+        return self().values()
+
+    def __repr__(self) -> str:
+        return f"<envkit.registry: {', '.join(self)}>"
+
+    def __reduce__(self) -> str:
+        return "registry"  # the one of the process that reads the pickle
+
+
+def _without_namespace(key: object) -> Any:  # noqa: ANN401  # a caller may pass anything
+    return key.removeprefix(f"{NAMESPACE}/") if isinstance(key, str) else key
+
+
+registry: Final = Registry()
+
+
+def pprint_registry(
+    *,
+    num_cols: int = 3,
+    exclude_namespaces: Sequence[str] | None = None,
+    disable_print: bool = False,
+) -> str | None:
+    """Print the ids of all environments by namespace, as `gymnasium.pprint_registry` does.
+
+    It imports the collections. One that cannot be imported is listed with the reason.
+
+    Args:
+        num_cols: Number of columns.
+        exclude_namespaces: Namespaces to leave out: `envkit`, or a collection.
+        disable_print: True returns the text instead of printing it.
+    """
+    at_least(1, num_cols=num_cols)
+    parts: list[str] = []
+    for namespace in (NAMESPACE, *sorted(collections())):
+        if namespace in (exclude_namespaces or ()):
+            continue
+        try:
+            names = list(registry() if namespace == NAMESPACE else members(namespace))
+        except EnvkitError as error:
+            parts.append(f"===== {namespace} =====\n{error}")
+            continue
+        width = max(map(len, names), default=0)
+        lines = [
+            " ".join(name.ljust(width) for name in names[start : start + num_cols]).rstrip()
+            for start in range(0, len(names), num_cols)
+        ]
+        if lines:
+            parts.append("\n".join([f"===== {namespace} =====", *lines]))
+    text = "\n\n".join(parts)
+    if disable_print:
+        return text
+    print(text)  # noqa: T201  # what the function is for
+    return None
 
 
 def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
@@ -249,11 +344,16 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
 
 
 @overload
-def make(id: str, *, disable_env_checker: Literal[True] = True, **kwargs: Any) -> Env: ...  # noqa: ANN401
-@overload
-def make(id: str, *, disable_env_checker: bool, **kwargs: Any) -> AnyEnv: ...  # noqa: ANN401
 def make(
-    id: str,  # noqa: A002  # Gymnasium's word
+    id: str | EnvSpec,
+    *,
+    disable_env_checker: Literal[True] = True,
+    **kwargs: Any,  # noqa: ANN401
+) -> Env: ...
+@overload
+def make(id: str | EnvSpec, *, disable_env_checker: bool, **kwargs: Any) -> AnyEnv: ...  # noqa: ANN401
+def make(
+    id: str | EnvSpec,  # noqa: A002  # Gymnasium's word
     *,
     disable_env_checker: bool = True,
     reward_threshold: float | None = None,
@@ -264,7 +364,8 @@ def make(
     `gymnasium.make("envkit/" + id)` gives the same environment inside Gymnasium's usual wrappers.
 
     Args:
-        id: `name-vN`, or `name` for the latest version, with or without `envkit/`.
+        id: `name-vN`, or `name` for the latest version, with or without `envkit/`; or the spec of
+            an environment, whose arguments and threshold are then the defaults.
         disable_env_checker: False wraps it in Gymnasium's `PassiveEnvChecker`.
         reward_threshold: Return from which an episode counts as solved; None keeps the spec's.
         kwargs: Constructor arguments, such as max_turns.
@@ -280,6 +381,10 @@ def make(
     # Gymnasium would add its own wrapper, which truncates without the environment's knowledge.
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
+    if isinstance(id, EnvSpec):
+        kwargs = {**id.kwargs, **kwargs}
+        reward_threshold = id.reward_threshold if reward_threshold is None else reward_threshold
+        id = id.id  # noqa: A001
     found = spec(id)
     if reward_threshold is not None:
         found = replace(found, reward_threshold=reward_threshold)
@@ -333,6 +438,10 @@ def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in 
     return _checked(_creator(found)(**{**found.kwargs, **kwargs}), found)
 
 
+# Gymnasium reads a creator's render modes to add the wrappers of "human" and "rgb_array_list".
+setattr(make_plugin, "metadata", Env.metadata)  # noqa: B010  # a function declares no attributes
+
+
 def _gym_id(name: str) -> str:
     """Return Gymnasium's id, with envkit's namespace unless a collection has its own."""
     return name if "/" in name else f"{NAMESPACE}/{name}"
@@ -351,15 +460,25 @@ def _resolve(env_id: str) -> str:
     name = _local_id(env_id) if match else ""
     if _gym_id(name) in gymnasium.registry and ("/" not in name or name in _registered):
         return name
-    namespace = name.partition("/")[0]
-    known = members(namespace) if "/" in name and namespace in collections() else registry()
+    namespace, slash, _ = name.partition("/")
+    meant = nearest(namespace, collections(), cutoff=0.6) if slash else None  # itself if it exists
+    known = members(meant) if meant else registry()
     if name in known:
         return name
     if match and match.group(2) is None:
         versions = [found for found in known if re.fullmatch(re.escape(name) + r"-v\d+", found)]
         if versions:
             return max(versions, key=lambda found: int(found.rpartition("-v")[2]))
+    _explain_unknown(env_id)
     raise UnknownNameError.suggest("environment", str(env_id), known)
+
+
+def _explain_unknown(env_id: object) -> None:
+    """Let the collection of an unknown id say what is wrong with it."""
+    namespace, _, rest = str(env_id).removeprefix(f"{NAMESPACE}/").partition("/")
+    collection = load_collection(namespace) if rest and namespace in collections() else None
+    if collection is not None and collection.explain_unknown is not None:
+        collection.explain_unknown(rest)
 
 
 def _place_of(entry_point: str | Creator) -> str | Creator:

@@ -47,6 +47,8 @@ def checked_threshold(value: object) -> float | None:
 
 def finite(value: object) -> float | None:
     """Return a finite number as a float; None for anything else, a bool included."""
+    if type(value) is float:  # most are; the check of an abstract type is slow
+        return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     try:

@@ -1,7 +1,7 @@
 """Turns, observations and steps exchanged by an environment and its caller."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, NamedTuple, TypedDict, cast
@@ -94,6 +94,14 @@ def observe(turn: object, hook: str) -> Observation:
     Raises:
         ContractError: The value is not a `Turn`.
     """
+    if isinstance(turn, Awaitable | AsyncIterable):
+        if isinstance(turn, Coroutine):
+            turn.close()  # otherwise Python warns that it was never awaited
+        kind = type(cast(object, turn)).__name__
+        raise ContractError(
+            f"{hook} must return envkit.Turn(text, images=(), ...), got a {kind}: derive from "
+            "envkit.AsyncEnv, whose hooks on_areset and on_aturn may await"
+        )
     if not isinstance(turn, Turn):
         raise ContractError(
             f"{hook} must return envkit.Turn(text, images=(), ...), got {type(turn).__name__}"

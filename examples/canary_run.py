@@ -161,7 +161,7 @@ def report(run: Run, options: argparse.Namespace, name: str = "canary") -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{'half-' if options.half else ''}{name}-seed{run.seed}.json"
     path.write_text(json.dumps(run.as_json(), indent=1) + "\n", encoding="utf-8")
-    draw_runs(out)
+    draw_runs(out, "canary")
     for shown, value in run.end.items():
         print(f"after GRPO: {value:.3f} with {shown}", flush=True)
     if run.mismatch:

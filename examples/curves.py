@@ -1,7 +1,7 @@
 """The figures of a run and their plot, a hand-written SVG without dependencies."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,34 +46,34 @@ class Run:
         return asdict(self)
 
 
-def draw_runs(folder: Path) -> Path:
-    """Draw every run whose figures are in the folder into `canary.svg` there."""
-    runs = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("canary-seed*.json"))
-    ]
-    path = folder / "canary.svg"
-    path.write_text(_svg(runs), encoding="utf-8")
+def draw_runs(folder: Path, name: str) -> Path:
+    """Draw every run whose figures are in the folder as `NAME-*.json` into `NAME.svg` there."""
+    runs = {
+        path.stem.removeprefix(f"{name}-"): json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob(f"{name}-*.json"))
+    }
+    path = folder / f"{name}.svg"
+    path.write_text(_svg(name, runs), encoding="utf-8")
     return path
 
 
-def _svg(runs: Sequence[dict[str, Any]]) -> str:
-    steps = max([2, *(len(run["rewards"]) for run in runs)])
-    chance = runs[0]["chance"] if runs else 0.0
+def _svg(name: str, runs: Mapping[str, dict[str, Any]]) -> str:
+    steps = max([2, *(len(run["rewards"]) for run in runs.values())])
+    chance = max((run["chance"] for run in runs.values()), default=0.0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="20" font-size="14">canary-v0: mean reward by GRPO step '
+        f'<text x="{_LEFT}" y="20" font-size="14">{name}: mean reward by GRPO step '
         f"(line: mean of {_WINDOW} steps)</text>",
         *_axes(steps),
         _level(chance, "chance"),
         _level(0.8, "target"),
     ]
-    for number, run in enumerate(runs):
+    for number, (label, run) in enumerate(runs.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         parts += _curve(run["rewards"], steps, colour)
-        parts += _legend(run, number, colour)
+        parts += _legend(label, run, number, colour)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -116,10 +116,10 @@ def _curve(rewards: Sequence[float], steps: int, colour: str) -> list[str]:
     return [*dots, line]
 
 
-def _legend(run: dict[str, Any], number: int, colour: str) -> list[str]:
+def _legend(label: str, run: dict[str, Any], number: int, colour: str) -> list[str]:
     x, y = _LEFT + _PLOT_WIDTH + 18, _TOP + 12 + 84 * number
     start, end = run["start"].get("images"), run["end"]
-    lines = [f"seed {run['seed']}: {start:.2f} before GRPO" if start else f"seed {run['seed']}"]
+    lines = [f"{label}: {start:.2f} before GRPO" if start else label]
     lines += [f"{value:.2f} after, {name}" for name, value in end.items()]
     texts = [
         f'<text x="{x + 14}" y="{y + 16 * row}">{line}</text>' for row, line in enumerate(lines)

@@ -7,7 +7,7 @@ envkit's generator, computes advantages and calls SkyRL's policy worker, which h
 wrapper and steps the optimizer. The embedded engine samples. FSDP's sharding, Ray's actors and vLLM
 need CUDA and are omitted; one process calls the worker directly instead.
 
-Needs: pip install 'envkit-rl[hf,skyrl]'
+Needs: pip install 'envkit-rl[transformers,skyrl]'
 """
 
 # ruff: noqa: ANN401, D102  # parts of SkyRL, whose methods say what they do

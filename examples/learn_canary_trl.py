@@ -9,7 +9,7 @@ new image each turn, nothing in the text. The embedded engine samples with the w
 optimizer step; its log-probabilities are compared with the trainer's at every step. At the end the
 policy is evaluated with the right images, blank ones, and those of another task.
 
-Needs: pip install 'envkit-rl[hf,trl]'
+Needs: pip install 'envkit-rl[transformers,trl]'
 """
 
 import argparse
@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded
@@ -130,22 +131,13 @@ def learn(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Name
         run.tensors = len(before)
 
 
-def make_trainer(
-    policy: SmallModel,
-    engine: TransformersEngine,
-    codec: ChatCodec,
-    progress: Progress,
-    options: argparse.Namespace,
-) -> EnvGRPOTrainer:
-    """Return the trainer with its settings."""
-    batch = options.prompts * GROUP
-    seeds = [derive_seed("train", options.seed, n) for n in range(options.steps * options.prompts)]
-    requests = [EpisodeRequest(env_id=ENV_ID, env_kwargs=ENV, seed=seed) for seed in seeds]
-    args = GRPOConfig(
-        output_dir=tempfile.mkdtemp(prefix="learn-canary-"),
-        per_device_train_batch_size=batch,
+def grpo_config(options: argparse.Namespace, *, max_completion: int) -> GRPOConfig:
+    """Return the trainer's settings for a small model on a CPU."""
+    return GRPOConfig(
+        output_dir=tempfile.mkdtemp(prefix="envkit-learn-"),
+        per_device_train_batch_size=options.prompts * GROUP,
         num_generations=GROUP,
-        max_completion_length=MAX_COMPLETION,
+        max_completion_length=max_completion,
         max_steps=options.steps,
         learning_rate=options.learning_rate,
         lr_scheduler_type="warmup_stable_decay",
@@ -163,23 +155,40 @@ def make_trainer(
         bf16=False,
         gradient_checkpointing=False,
     )
+
+
+def dataset_of(requests: Sequence[EpisodeRequest]) -> Dataset:
+    """Return the trainer's dataset; the environments write the prompts."""
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": request.env_id}],
+                ENVKIT_COLUMN: request.to_column(),
+            }
+            for request in requests
+        ]
+    )
+
+
+def make_trainer(
+    policy: SmallModel,
+    engine: TransformersEngine,
+    codec: ChatCodec,
+    progress: Progress,
+    options: argparse.Namespace,
+) -> EnvGRPOTrainer:
+    """Return the trainer with its settings."""
+    seeds = [derive_seed("train", options.seed, n) for n in range(options.steps * options.prompts)]
+    requests = [EpisodeRequest(env_id=ENV_ID, env_kwargs=ENV, seed=seed) for seed in seeds]
     trainer = EnvGRPOTrainer(
         policy.model,
         engine=engine,
         codec=codec,
         config=RolloutConfig(seed=options.seed, sampling={"max_new_tokens": 8}),
-        args=args,
+        args=grpo_config(options, max_completion=MAX_COMPLETION),
         turn_discount=0.0,  # no image depends on an earlier reply
         processing_class=policy.processor,
-        train_dataset=Dataset.from_list(
-            [
-                {
-                    "prompt": [{"role": "user", "content": ENV_ID}],
-                    ENVKIT_COLUMN: request.to_column(),
-                }
-                for request in requests
-            ]
-        ),
+        train_dataset=dataset_of(requests),
         callbacks=[progress],
     )
     trainer.remove_callback(PrinterCallback)

@@ -8,7 +8,7 @@ the page reaches the model through the gateway. The model is far too small for b
 so the reward is the share of digits in its reply. At the end, the script compares what was trained
 with what the engine sampled, and the recorded screenshots with those that the engine got.
 
-Needs: pip install 'envkit-rl[hf,trl]' browser-use
+Needs: pip install 'envkit-rl[transformers,trl]' browser-use
 """
 
 import argparse

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv, RoleEnv
+from envkit.builtin_models import model_source
 from envkit.certification_hooks import StatesHooks
-from envkit.cli.engines import model_source
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, text_of

@@ -38,12 +38,13 @@ KEYWORDS: Final = {
         "envkit.tool_env.__init__", "envkit_browser.miniwob.env.__init__",
         "envkit_browser.pages.env.__init__", "envkit_desktop.env.__init__",
         "envkit_geo3k.env.__init__", "envkit_gymnasium.env.__init__",
-        "envkit_linux_desktop.env.__init__", "envkit_openenv.env.__init__",
-        "envkit_refine.env.__init__", "envkit_search.env.__init__", "envkit_terminal.env.__init__",
+        "envkit_gymnasium.zoo.__init__", "envkit_linux_desktop.env.__init__",
+        "envkit_openenv.env.__init__", "envkit_refine.env.__init__", "envkit_search.env.__init__",
+        "envkit_terminal.env.__init__", "envkit_visual.env.__init__",
     ),
     "functions that people call with keywords": (
         "envkit.rollout.player.play", "envkit.rollout.run.collect", "envkit.rollout.tree.play_tree",
-        "envkit_notebook.branch", "envkit_notebook.branching.rerun",
+        "envkit_visual.canvas.box", "envkit_notebook.branch", "envkit_notebook.branching.rerun",
     ),
     "objects that people build with keywords": (
         "envkit.tokens.codec.__init__", "envkit_remote.engine.__init__",
@@ -57,12 +58,14 @@ CHOSEN: Final = ("engines", "players", "sinks", "isolation", "agents", "endpoint
 """Groups of entry points of which settings or options name one."""
 ALLOWED: Final = {
     "envkit/cli/installed.py": "names of extras, for install lines",
-    "envkit/cli/engines.py": "the default engine, and the option --chat",
+    "envkit/builtin_models.py": "the default engine",
+    "envkit/cli/engines.py": "the option --chat",
     "envkit/cli/trust.py": "the option --chat",
     "envkit/rollout/run_settings.py": "the option --chat",
     "envkit/tokens/light.py": "the library transformers",
     "envkit/tokens/loading.py": "the library transformers",
     "envkit/tokens/processor_files.py": "the library transformers",
+    "envkit/tokens/vocabulary.py": "the extra transformers",
     "envkit/viewer/summary.py": "the option --chat",
 }
 """Core modules that may hold such a string, and why."""

@@ -81,11 +81,18 @@ def desktop() -> AnyEnv:
     return envkit.make("computer-use-v0", level=3)
 
 
-def draw(page: Any, target: Path) -> None:  # noqa: ANN401  # a playwright page
+def play_mixed(here: Path) -> list[Trajectory]:
+    """Play groups in which the oracle plays some members and a random policy the others."""
+    by_oracle, at_random = (play(name, here / name) for name in ("oracle", "random"))
+    share = dict(zip(sorted({str(group) for group, _ in by_oracle}), SOLVED, strict=True))
+    return [(by_oracle if key[1] < share[str(key[0])] else at_random)[key] for key in by_oracle]
+
+
+def draw(page: Any, target: Path, *, quality: int = 82) -> None:  # noqa: ANN401  # a playwright page
     """Save what the window shows."""
     page.wait_for_timeout(800)
     with PilImage.open(io.BytesIO(page.screenshot())) as shot:
-        shot.convert("RGB").save(target, quality=82, method=6)
+        shot.convert("RGB").save(target, quality=quality, method=6)
 
 
 def main() -> None:
@@ -97,19 +104,16 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        by_oracle, at_random = (play(name, here / name) for name in ("oracle", "random"))
-        share = dict(zip(sorted({str(group) for group, _ in by_oracle}), SOLVED, strict=True))
-        mixed = [
-            (by_oracle if key[1] < share[str(key[0])] else at_random)[key] for key in by_oracle
-        ]
+        mixed = play_mixed(here)
         history = list(play("oracle", here / "history", "--set", f"history={HISTORY}").values())
         longest = max(range(len(history)), key=lambda n: len(history[n].turns))
         save(mixed, here / "desktop" / "trajectories.jsonl")
         save(asyncio.run(grow()), here / "tree" / "trajectories.jsonl")
+        token_text = load_codec(builtin_model_dir()).token_text
         for name in ("desktop", "tree", "history"):
-            write_report(here / name, here / f"{name}.html")
-        write_diff(here / "random", here / "desktop", here / "diff.html")
-        group = next(one.group_id for one in mixed if share[str(one.group_id)] == 2)
+            write_report(here / name, here / f"{name}.html", token_text=token_text)
+        write_diff(here / "random", here / "desktop", here / "diff.html", token_text=token_text)
+        group = sorted({str(one.group_id) for one in mixed})[SOLVED.index(2)]
         lines = [n for n, one in enumerate(mixed, start=1) if one.group_id == group]
         solved = next(n for n in lines if success_of(mixed[n - 1]))
         failed = next(n for n in lines if not success_of(mixed[n - 1]))

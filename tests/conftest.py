@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Final
 
 import pytest
+from fakes.halves import add_half_option, halve
 from fakes.skips import SkippedTests, add_options
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,7 +35,11 @@ with contextlib.suppress(ImportError):
 
     jsonschema()
 
-pytest_addoption = add_options
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options of the test run."""
+    add_options(parser)
+    add_half_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,10 +67,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before "-m" looks at the markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests of heavy tokenizers to the slow run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests of heavy tokenizers to the slow run, which may have half of the cases."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         values = () if callspec is None else callspec.params.values()
         if any(isinstance(value, str) and value in _HEAVY for value in values):
             item.add_marker(pytest.mark.slow)
+    halve(config, items)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from envkit import fast_json
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.http_pool import HttpPool, read_capped, read_error
 from envkit.images import Image
@@ -26,6 +27,8 @@ _WRONG_ADDRESS: Final = (
 )
 """No retry fixes these."""
 _MAX_BYTES: Final = 2 << 20
+_MAX_VALUES: Final = 1 << 17
+"""Units of `fast_json.values_in`: a completion has a dozen, and its text may have such signs."""
 """Maximum answer, which the event loop parses: about 35 ms."""
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
@@ -101,6 +104,8 @@ class ChatClient:
             ) from error
         if answer is None:
             raise EngineFault(f"the answer is longer than {_MAX_BYTES} bytes")
+        if len(answer) > _MAX_VALUES and fast_json.values_in(answer) > _MAX_VALUES:
+            raise EngineFault(f"the answer has more than {_MAX_VALUES} JSON values")
         if response.status != 200:
             raise status_fault(
                 response.status,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind
 from envkit.rollout.engine import FinishReason
 from envkit.toolcalls.tolerant_json import scrub
@@ -65,7 +66,7 @@ def read_reply(body: bytes) -> ChatReply:
         EngineFault: The body is not a completion, has no content, or was withheld by a filter.
     """
     try:
-        answer: Any = json.loads(body)
+        answer: Any = fast_json.loads_large(body)
         choice: Any = answer["choices"][0]
         said: Any = choice["message"]
         parts = [_text(said.get("content")), *_blocks(said.get("tool_calls") or ())]

@@ -32,12 +32,14 @@ class EvalOptions(PlayOptions):
         ),
         _BESIDE_PAIRED,
     ] = None
-    tasks: Annotated[
+    count: Annotated[
         int | None,
-        typer.Option("-n", "--tasks", min=1, help=f"Tasks per environment (default: {_TASKS})."),
-    ] = None
-    samples: Annotated[
-        int | None, typer.Option("-k", "--samples", min=1, help="Episodes per task (default: 1).")
+        typer.Option(
+            "-n",
+            "--episodes",
+            min=1,
+            help=f"Episodes per environment (default: those of {_TASKS} tasks).",
+        ),
     ] = None
     chat: Annotated[
         str | None,
@@ -72,6 +74,14 @@ class EvalOptions(PlayOptions):
         BESIDE_RESUME,
         _BESIDE_PAIRED,
     ] = False
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="wrap=A|B",
+            help="Play the same tasks in each of these wrappers, and compare them with the "
+            "first; none is no wrapper, A+B is both. Repeat it for all combinations.",
+        ),
+    ] = None
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,7 +97,7 @@ class EvalOptions(PlayOptions):
         list[int] | None,
         typer.Option(
             metavar="K",
-            help="Estimate pass@K; repeatable (default: 1, 2, 4, ... up to -k).",
+            help="Estimate pass@K; repeatable (default: 1, 2, 4, ... up to --group).",
             rich_help_panel=options.COUNTING,
         ),
         BESIDE_RESUME,
@@ -117,8 +127,9 @@ class EvalOptions(PlayOptions):
 
 @with_examples(
     "eval geo3k-v0 canary-v0 --policy oracle -n 64 --out runs/oracle",
-    "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -k 8",
+    "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR --group 8",
     "eval geo3k-v0 --chat https://api.openai.com/v1 --model gpt-4.1-mini --prices prices.toml",
+    "eval canary-v0 --vary 'wrap=none|blank-image|resize-image:side=112' --out runs/pictures",
     "eval --resume runs/oracle --by hops",
     "eval runs/before runs/after --paired",
     group="Roll out",
@@ -184,19 +195,21 @@ def _start(given: EvalOptions, counting: dict[str, Any], output: "Output") -> No
     from envkit.rollout import RunPlan
     from envkit_eval.plan import claimed, counted_otherwise, new_evaluation
     from envkit_eval.run import run_eval
+    from envkit_eval.variants import combinations
 
-    samples = given.samples or 1
+    group = given.group or 1
     run = RolloutPlan.of_options(
         given,
         given.rollout_config(),
         given.choice(chat=given.chat, key_env=given.key_env),
-        RunPlan(episodes=(given.tasks or _TASKS) * samples, group_size=samples),
+        RunPlan(episodes=given.count or _TASKS * group, group_size=group),
         out=given.out,
         overwrite=given.overwrite,
         output=Output.NOTHING,
     )
     with claimed(run) as folder:
-        begun = new_evaluation(run, given.targets or (), folder)
+        variants = combinations(given.vary or ())
+        begun = new_evaluation(run, given.targets or (), folder, variants)
         if given.resume_or_start:
             begun = begun.continued()
         plan = counted_otherwise(begun, counting, prices=given.prices)

@@ -121,8 +121,8 @@ def check_pass_at(pass_at: Iterable[int], samples: int) -> tuple[int, ...]:
     for k in asked:
         if not 1 <= k <= samples:
             raise ConfigurationError(
-                f"pass@k needs 1 to --samples samples per task, got k={k} with {samples}: "
-                f"raise --samples to {k}, or ask for a smaller k"
+                f"pass@k needs at least k episodes per task, got k={k} with {samples}: "
+                f"raise --group to {k}, or ask for a smaller k"
             )
     if asked:
         return tuple(asked)

@@ -1,14 +1,16 @@
 """Paired comparison of two runs on the same tasks, with significance."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import structs
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_settings import RUN_FILE, command_settings
-from envkit.trajectory import read_trajectories, success_of
+from envkit.trajectory import Trajectory, read_trajectories, success_of
 from envkit.trajectory.identity import SeenEpisodes, identity
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
@@ -28,6 +30,32 @@ class PairedEpisode:
     """The folder of its run, for messages."""
     task: Mapping[str, Any]
     tags: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        trajectory: Trajectory,
+        *,
+        number: int,
+        run: str,
+        by: Sequence[str] = (),
+        threshold: float | None = None,
+    ) -> "PairedEpisode":
+        """Return the episode of a trajectory.
+
+        Args:
+            trajectory: Any trajectory, including faulted ones.
+            number: Its line in the file, from 1.
+            run: The folder of its run.
+            by: Tags to keep.
+            threshold: Rewards from this on count as solved; None uses what the run recorded.
+        """
+        facts = episode_row(trajectory, number=number)
+        if threshold is not None:
+            solved = success_of(trajectory, threshold=threshold)
+            facts = structs.replace(facts, is_solved=solved)
+        tags = tags_of(trajectory, by)
+        return cls(facts=facts, run=run, task=dict(trajectory.task), tags=tags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +103,8 @@ class Difference:
     better: int
     """Tasks that the second side solved more often, of those with a defined success."""
     worse: int
+    tied: int
+    """Tasks that both sides solved equally often."""
     p_value: float
     """P-value of McNemar's exact test if each side played every task once. With several samples, of
     the sign test on tasks, which is the same test on their means."""
@@ -116,15 +146,11 @@ def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) 
         for number, one in enumerate(read_trajectories(run), start=1):
             if not seen.add(identity(one)):
                 continue
-            facts = episode_row(one, number=number)
-            if threshold is not None:
-                facts = replace(facts, is_solved=success_of(one, threshold=threshold))
-            tags = tags_of(one, by)
             episodes.append(
-                PairedEpisode(facts=facts, run=run.name, task=dict(one.task), tags=tags)
+                PairedEpisode.of(one, number=number, run=run.name, by=by, threshold=threshold)
             )
             if recorded is not None:
-                arguments[facts.env_id] = recorded
+                arguments[one.env_id] = recorded
     return Side(name=str(path), episodes=episodes, env_kwargs=arguments)
 
 
@@ -194,10 +220,14 @@ def _by_task(side: Side, env_id: str) -> dict[int | str, PairedEpisode]:
     found: dict[int | str, PairedEpisode] = {}
     for one in side.episodes:
         if one.facts.env_id == env_id:
-            key = one.facts.task_hash if one.facts.seed is None else one.facts.seed
+            key = _task_key(one.facts)
             if key not in found or not found[key].task:
                 found[key] = one
     return found
+
+
+def _task_key(facts: EpisodeRow) -> int | str:
+    return facts.task_hash if facts.seed is None else facts.seed
 
 
 def _first_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
@@ -270,11 +300,11 @@ def _difference(
     alone: int,
 ) -> Difference:
     whole = [pair for pair in pairs if None not in (pair.first.reward, pair.second.reward)]
-    changes: dict[int | None, list[int]] = {}
+    changes: dict[int | str, list[int]] = {}
     judged = [p for p in whole if None not in (p.first.is_solved, p.second.is_solved)]
     for pair in judged:
         change = bool(pair.second.is_solved) - bool(pair.first.is_solved)
-        changes.setdefault(pair.first.seed, []).append(change)
+        changes.setdefault(_task_key(pair.first), []).append(change)
     better = sum(sum(values) > 0 for values in changes.values())
     worse = sum(sum(values) < 0 for values in changes.values())
     return Difference(
@@ -288,6 +318,7 @@ def _difference(
         reply_tokens=mean_difference(whole, lambda facts: facts.sampled),
         better=better,
         worse=worse,
+        tied=len(changes) - better - worse,
         p_value=exact_p_value(better, worse),
         is_mcnemar=len(changes) == len(judged),
     )

@@ -13,6 +13,8 @@ from envkit.success import UNDECLARED
 from envkit_eval import Comparison, Difference, compare, read_side
 from envkit_eval.figures import with_interval
 
+TESTS: Final = ("better", "worse", "tied", "p", "left out")
+"""Last columns of a row."""
 _LISTED: Final = 20
 """Maximum changed outcomes shown."""
 
@@ -50,8 +52,7 @@ def show_comparison(
 
 def _show(found: Comparison) -> None:
     columns = ("B minus A", "tasks", "success", "reward", "turns", "tokens out")
-    tests = ("better", "worse", "p", "left out")
-    table((*columns, *tests), [_row(line) for line in found.differences])
+    table((*columns, *TESTS), [row_of(line) for line in found.differences])
     test = (
         "McNemar's exact test"
         if all(line.is_mcnemar for line in found.differences)
@@ -69,9 +70,10 @@ def _show(found: Comparison) -> None:
         say(f"and {hidden} other changed outcomes; --json has them all")
 
 
-def _row(line: Difference) -> list[str]:
+def row_of(line: Difference) -> list[str]:
+    """Return the cells of a difference."""
     name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
-    tests = [str(line.better), str(line.worse), f"{line.p_value:.3g}"]
+    tests = [str(line.better), str(line.worse), str(line.tied), f"{line.p_value:.3g}"]
     return [
         name,
         "0" if line.reward is None else str(line.reward.seeds),
@@ -79,6 +81,6 @@ def _row(line: Difference) -> list[str]:
         with_interval(line.reward, sign="+"),
         with_interval(line.turns, digits=2, sign="+"),
         with_interval(line.reply_tokens, digits=1, sign="+"),
-        *(["-"] * 3 if line.success is None else tests),
+        *(["-"] * len(tests) if line.success is None else tests),
         str(line.unpaired),
     ]

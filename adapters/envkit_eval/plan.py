@@ -19,9 +19,10 @@ from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.run_folder import is_taken
 from envkit.rollout.run_settings import command_settings
+from envkit.viewer.documents import EVAL_FILE
 from envkit_eval import TAGS, EvalRow, Price, check_pass_at, price_of, read_price
+from envkit_eval.variants import VariantDifference, Wraps, check_tasks, folder_of, joined
 
-EVAL_FILE: Final = "eval.json"
 LOCK_FILE: Final = ".eval.lock"
 """Locked while a command plays the evaluation; it remains if the command is killed."""
 SCHEMA: Final = 2
@@ -128,6 +129,7 @@ class EvalPlan:
         begun = {name: one for name, one in recorded.items() if one is not None}
         for known in (data["runs"], {**data["runs"], **begun}):
             check_unchanged(self.folder, known, own, besides=besides)
+        _check_first(self.folder, data["runs"], own)
         runs = {
             name: replace(
                 run,
@@ -148,11 +150,18 @@ class EvalPlan:
         }
         return replace(self, runs=runs)
 
-    def write(self, lines: Sequence[EvalRow] = (), *, is_complete: bool = False) -> dict[str, Any]:
+    def write(
+        self,
+        lines: Sequence[EvalRow] = (),
+        compared: Sequence[VariantDifference] = (),
+        *,
+        is_complete: bool = False,
+    ) -> dict[str, Any]:
         """Write `eval.json` and return what it holds.
 
         Args:
             lines: The figures so far.
+            compared: What differs between variants.
             is_complete: Whether every run is complete.
 
         Raises:
@@ -164,6 +173,7 @@ class EvalPlan:
             "is_complete": is_complete,
             "counting": asdict(self.counting),
             "lines": [line.to_json() for line in lines],
+            "variants": [asdict(one) for one in compared],
             "runs": {name: plan.settings() for name, plan in self.runs.items()},
         }
         with storage_errors(f"cannot create {self.folder}"):
@@ -208,6 +218,22 @@ def _recorded_runs(folder: Path, evaluation: Mapping[str, Any]) -> dict[str, dic
     return {name: command_settings(p) if is_taken(p) else None for name, p in places.items()}
 
 
+def _check_first(
+    folder: Path, recorded: Mapping[str, Mapping[str, Any]], own: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Reject variants whose first is another one: it is what the others are compared with."""
+    old, new = (
+        {one["env_id"]: name for name, one in reversed(runs.items())}
+        for runs in (dict(recorded), dict(own))
+    )
+    for env_id, name in new.items():
+        if name != old[env_id]:
+            raise ConfigurationError(
+                f"{folder} compares its variants with {old[env_id]}, got {name} as the first: "
+                "repeat its --vary, or choose another --out"
+            )
+
+
 def _not_evaluation(folder: Path) -> StorageError:
     return StorageError(f"{folder} is not the folder of an evaluation: it has no {EVAL_FILE}")
 
@@ -217,13 +243,19 @@ def is_evaluation(folder: Path) -> bool:
     return (folder / EVAL_FILE).exists()
 
 
-def new_evaluation(run: RolloutPlan, env_ids: Sequence[str], folder: Path) -> EvalPlan:
+def new_evaluation(
+    run: RolloutPlan,
+    env_ids: Sequence[str],
+    folder: Path,
+    variants: Sequence[Wraps] = ({},),
+) -> EvalPlan:
     """Return the plan of a new evaluation.
 
     Args:
         run: How every environment is played.
         env_ids: Environments; empty uses the run's own.
         folder: The evaluation's folder.
+        variants: Wrappers of each variant, in addition to the run's own.
 
     Raises:
         UnknownNameError: No environment has the id.
@@ -246,10 +278,14 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str], folder: Path) -> Ev
         _check_id(env_id, named)
     runs: dict[str, RolloutPlan] = {}
     for env_id in named:
-        name = env_id.replace("/", "-")
         config = replace(run.config, env_id=env_id)
-        runs[name] = replace(run, config=config, out=folder / name)
-        runs[name].check_out()
+        for variant in variants:
+            name = folder_of(env_id, variant, is_only=len(variants) == 1, taken=runs)
+            wraps = joined(run.wraps, variant)
+            if len(variants) > 1:
+                check_tasks(wraps)
+            runs[name] = replace(run, config=config, out=folder / name, wraps=wraps)
+            runs[name].check_out()
     return EvalPlan(folder=folder, runs=runs)
 
 
@@ -261,7 +297,7 @@ def _check_id(env_id: str, named: Sequence[str]) -> None:
         )
     if named.count(env_id) > 1:
         raise ConfigurationError(
-            f"{env_id} is named twice: name each environment once; --samples gives several "
+            f"{env_id} is named twice: name each environment once; --group gives several "
             "episodes per task"
         )
     spec(env_id)  # rejects an unknown one, with a suggestion

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from envkit.cli.console import note, one_line, say, say_json, table
 from envkit.cli.engines import policy_of
 from envkit.cli.options import make_env
 from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
+from envkit.env import Env
 from envkit.errors import EnvkitError, RunFailedError
 from envkit.metrics import Aggregator, health_line
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.success import HOW_TO_DECLARE, UNDECLARED
 from envkit.trajectory import Trajectory
+from envkit.viewer.documents import EVAL_FILE
 from envkit_eval import Estimate, EvalRow, Sample, check_pass_at, lines_of
 from envkit_eval.figures import with_interval
-from envkit_eval.plan import EVAL_FILE, EvalPlan
+from envkit_eval.paired import PairedEpisode
+from envkit_eval.plan import EvalPlan
+from envkit_eval.variants import compare_variants, labels_of, show_variants
 
 _SIGNALLED: Final = 128
 """Exit codes above this are from signals."""
@@ -34,27 +39,34 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     if plan.runs and not any(run.is_resumed for run in plan.runs.values()):
         _check_environments(plan)
     plan.write()
-    samples: list[Sample] = []
-    health = Aggregator()
-    codes, error = _play_all(plan, samples, health)
-    if error is not None and not samples and not (plan.is_resumed or _has_runs(plan)):
+    played = _Played(plan)
+    codes, error = _play_all(played)
+    if error is not None and not played.samples and not (plan.is_resumed or _has_runs(plan)):
         _remove_empty(plan)
         raise error
-    is_complete = error is None and len(codes) == len(plan.runs) and max(codes) <= _SIGNALLED
-    lines = _figures(plan, samples)
-    document = plan.write(lines, is_complete=is_complete)
+    is_whole = error is None and not played.is_cut and len(codes) == len(plan.runs)
+    is_complete = is_whole and max(codes) <= _SIGNALLED
+    lines = _figures(plan, played.samples)
+    compared, refused = compare_variants(plan.runs, played.episodes) if is_complete else ([], [])
+    document = plan.write(lines, compared, is_complete=is_complete)
     if output is Output.JSON:
         say_json(document)
     elif lines:
-        say(health_line(health.result()))
+        say(health_line(played.health.result()))
         _show_lines(lines)
+        show_variants(compared)
         say(str(plan.folder / EVAL_FILE))
+    if compared and output is not Output.JSON:
+        note(f"draw the variants with: envkit report {plan.folder}")
+    for reason in refused:
+        note(reason)
     if not is_complete:
         more = plan.resume_options()
         note(f"complete the evaluation with: envkit eval --resume {plan.folder}{more}")
     if error is not None:
         raise error
-    return _exit_code(plan, lines, codes)
+    code = _exit_code(plan, lines, codes)
+    return EXIT_ERROR if refused and code == EXIT_OK else code
 
 
 def _has_runs(plan: EvalPlan) -> bool:
@@ -68,20 +80,49 @@ def _remove_empty(plan: EvalPlan) -> None:
         plan.folder.rmdir()  # fails for a non-empty folder
 
 
-def _play_all(
-    plan: EvalPlan, samples: list[Sample], health: Aggregator
-) -> tuple[list[int], EnvkitError | None]:
+class _Played:
+    """What the figures need of the episodes played so far."""
+
+    def __init__(self, plan: EvalPlan) -> None:
+        self.plan = plan
+        self.samples: list[Sample] = []
+        self.health = Aggregator()
+        self.is_cut = False
+        """Whether a run stopped itself before its last episode."""
+        self._labels = labels_of(plan.runs)
+        self.episodes: dict[str, list[PairedEpisode]] = {name: [] for name in self._labels}
+        """Those of the variants, by the folder of their run."""
+
+    def take(self, name: str, trajectory: Trajectory) -> None:
+        """Add an episode of a run."""
+        self.health.add(trajectory)
+        counting = self.plan.counting
+        threshold = counting.reward_threshold
+        sample = Sample.of(trajectory, by=counting.by, threshold=threshold)
+        if (label := self._labels.get(name)) is not None:
+            sample = replace(sample, env_id=label)
+            variant = self.episodes[name]
+            number = len(variant) + 1
+            variant.append(
+                PairedEpisode.of(trajectory, number=number, run=name, threshold=threshold)
+            )
+        self.samples.append(sample)
+
+
+def _play_all(played: _Played) -> tuple[list[int], EnvkitError | None]:
     """Play the runs in order; return their exit codes, and the error that ended the rest."""
     codes: list[int] = []
+    plan = played.plan
     for name, run in plan.runs.items():
         if not run.is_quiet and len(plan.runs) > 1:
             note(f"{name} ({len(codes) + 1} of {len(plan.runs)})")
-        take = partial(_take, plan, samples, health)
+        take = partial(played.take, name)
         try:
             codes.append(EXIT_OK if _read_complete(run, take) else run_rollout(run, also=take))
         except RunFailedError as failure:
             note(f"{name}: {one_line(failure)}")
             codes.append(EXIT_ERROR)
+            played.is_cut = True
         except EnvkitError as error:
             return codes, error
         if codes[-1] > _SIGNALLED:
@@ -94,10 +135,12 @@ def _check_environments(plan: EvalPlan) -> None:
     if len(plan.runs) == 1:  # the run builds it first anyway
         return
     for run in plan.runs.values():
-        env = make_env(run.env_id, dict(run.config.env_kwargs))
+        source = run.environment()
+        arguments = dict(run.config.env_kwargs)
+        env = make_env(source, arguments) if isinstance(source, str) else source()
         try:
             if run.choice.policy is not None:
-                policy_of(env, run.choice.policy)
+                policy_of(cast(Env, env.unwrapped), run.choice.policy)
         except EnvkitError as error:
             error.add_note(f"environment: {run.env_id}")
             raise
@@ -117,15 +160,6 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
         for trajectory in folder.finished():
             take(trajectory)
     return True
-
-
-def _take(
-    plan: EvalPlan, samples: list[Sample], health: Aggregator, trajectory: Trajectory
-) -> None:
-    health.add(trajectory)
-    counting = plan.counting
-    threshold = counting.reward_threshold
-    samples.append(Sample.of(trajectory, by=counting.by, threshold=threshold))
 
 
 def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[EvalRow]:

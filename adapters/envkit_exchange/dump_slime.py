@@ -83,7 +83,9 @@ def _load(path: Path, *, allow_pickle: bool) -> Any:  # noqa: ANN401  # whatever
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
-        raise MissingDependencyError.for_extra("reading a slime dump", "torch", "hf") from error
+        raise MissingDependencyError.for_extra(
+            "reading a slime dump", "torch", "transformers"
+        ) from error
     plain = [np.ndarray, np.dtype, _reconstruct(), *_dtypes()]
     try:
         with torch.serialization.safe_globals(plain):

@@ -62,7 +62,7 @@ class ExportOptions(CommandOptions):
     ]
     count: Annotated[
         int | None,
-        typer.Option("-n", "--rows", min=1, help="Tasks.", rich_help_panel=_TASKS_PANEL),
+        typer.Option("--rows", min=1, help="Number of tasks.", rich_help_panel=_TASKS_PANEL),
     ] = None
     start: Annotated[
         int | None,
@@ -80,9 +80,11 @@ class ExportOptions(CommandOptions):
             rich_help_panel=_TASKS_PANEL,
         ),
     ] = None
-    images: Annotated[
+    with_images: Annotated[
         bool,
-        typer.Option("--images", help="Write the first images too.", rich_help_panel=_TASKS_PANEL),
+        typer.Option(
+            "--with-images", help="Write the first images too.", rich_help_panel=_TASKS_PANEL
+        ),
     ] = False
     env_kwargs: Annotated[
         list[str] | None,
@@ -128,7 +130,7 @@ class ExportOptions(CommandOptions):
 
 
 @with_examples(
-    "export geo3k-v0 --format verl -n 1000 --out train.parquet",
+    "export geo3k-v0 --format verl --rows 1000 --out train.parquet",
     "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
     "export runs/oracle --format inspect --out oracle.eval",
     group="Train",
@@ -174,7 +176,9 @@ def export(given: ExportOptions) -> None:
         env_kwargs=arguments,
         tasks=listed,
     ) as draw:
-        _export_tasks(draw, given.out, given.kind, with_images=given.images, is_quiet=given.quiet)
+        _export_tasks(
+            draw, given.out, given.kind, with_images=given.with_images, is_quiet=given.quiet
+        )
 
 
 def _refuse_environment(source: str, kind: ExportFormat) -> None:

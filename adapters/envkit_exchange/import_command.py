@@ -10,9 +10,12 @@ from envkit.cli.command_options import CommandOptions, takes
 from envkit.cli.console import note, say
 from envkit.cli.examples import with_examples
 from envkit.errors import StorageError
+from envkit.files import storage_errors
 from envkit.folder_claim import FolderClaim
+from envkit.rollout.vocabulary_file import VOCABULARY_FILE, VocabularyWriter
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME
+from envkit.viewer.episodes import used_ids
 from envkit_exchange.dump_slime import SlimeOptions
 from envkit_exchange.dumps import DumpFormat, read_dump
 
@@ -65,11 +68,13 @@ def import_dump(given: ImportOptions) -> None:
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not given.overwrite:
         raise StorageError(f"{out} already holds a run: name another --out, or add --overwrite")
+    vocabulary = VocabularyWriter(out / VOCABULARY_FILE, is_new=True)
     decode = None
     if given.model is not None:
         from envkit.tokens import load_codec
 
-        decode = load_codec(given.model).decode
+        codec = load_codec(given.model)
+        decode, vocabulary.token_text = codec.decode, codec.token_text
     options = SlimeOptions(
         name=given.kind.value,
         reward_key=given.reward_key,
@@ -82,6 +87,10 @@ def import_dump(given: ImportOptions) -> None:
         raise StorageError(f"{file} has no samples")
     with FolderClaim(out, FILE_NAME):  # no other process may write the run meanwhile
         save(trajectories, target)
+        with storage_errors(f"cannot replace {out / VOCABULARY_FILE}"):
+            (out / VOCABULARY_FILE).unlink(missing_ok=True)
+        vocabulary.add(token_id for one in trajectories for token_id in used_ids(one))
+        vocabulary.write()
     missing = sorted({name for one in trajectories for name in one.metadata["missing"]})
     if missing:
         note(f"the dump does not hold {', '.join(missing)}")

@@ -174,6 +174,14 @@ def image_struct(image: Image) -> dict[str, Any]:
     return {"bytes": image.png_bytes(), "path": None}
 
 
+def marked_text(entry: Message) -> str:
+    """Return a message as text with `<image>` exactly where an image belongs.
+
+    Readers would count a literal `<image>` in the text as an image, so it loses its brackets.
+    """
+    return _text(entry, image=_MARK, is_marked=True)
+
+
 def _opening(example: TaskExample, *, with_images: bool) -> dict[str, Any]:
     """Return the first messages as text, with separate images or placeholders."""
     if not with_images:

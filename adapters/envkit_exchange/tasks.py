@@ -92,7 +92,7 @@ class TaskDraw(Closing):
         if size is None:
             if count is None:
                 raise ConfigurationError(
-                    f"{self._env_id} has endless tasks: set the number with -n"
+                    f"{self._env_id} has endless tasks: set the number with --rows"
                 )
             return count
         rows = size - self._start if count is None else count

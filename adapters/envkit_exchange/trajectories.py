@@ -7,7 +7,7 @@ never retokenizes the messages.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -239,7 +239,7 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         )
     return {
         **_ids(row),
-        "messages": _chat(messages, with_parts),
+        "messages": chat_messages(messages, with_parts=with_parts),
         **_common(trajectory, row, number),
     }
 
@@ -258,7 +258,7 @@ def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         **_ids(row),
         "prompt_length": len(row.prompt_ids),
         "token_rewards": row.token_rewards(RewardPlacement.TURNS),
-        "messages": _chat(trajectory.seen_at(row.turns[-1]), with_parts),
+        "messages": chat_messages(trajectory.seen_at(row.turns[-1]), with_parts=with_parts),
         **_common(trajectory, row, number),
         "turns": list(row.turns),
         "weight_versions": list(row.weight_versions),
@@ -315,7 +315,8 @@ def _common(trajectory: Trajectory, row: Row, number: int) -> dict[str, Any]:
     }
 
 
-def _chat(messages: tuple[Message, ...], with_parts: bool) -> list[dict[str, Any]]:
+def chat_messages(messages: Sequence[Message], *, with_parts: bool) -> list[dict[str, Any]]:
+    """Return messages as rows hold them; `with_parts` is as for `chat_row`."""
     return [
         {"role": entry["role"], "content": _parts(entry) if with_parts else utf8(text_of(entry))}
         for entry in messages

@@ -65,7 +65,7 @@ def show(source: "Source", index: int = 0, *, codec: "ChatCodec | None" = None) 
         source: A trajectory, several such as the leaves of `play_tree`, a trajectory file or a run
             directory.
         index: Index of the episode among several, from 0; -1 is the last one.
-        codec: Shows tokens as text; None shows their ids.
+        codec: Shows tokens as text; None uses the texts that a run stored, and ids without them.
 
     Raises:
         MissingDependencyError: The extra `notebook` is not installed.

@@ -13,7 +13,9 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer import turn_text
 from envkit.viewer.conversation import conversation
 from envkit.viewer.episodes import episode
+from envkit.viewer.run import RunSource, Source
 from envkit.viewer.sequences import sequences
+from envkit.viewer.token_texts import TokenTexts
 from envkit.viewer.wording import number
 from envkit_notebook.game import Game
 from envkit_notebook.widget import ImageStore
@@ -76,6 +78,7 @@ def episode_view(
     *,
     recorded: Certificate | None = None,
     codec: ChatCodec | None = None,
+    source: Source = (),
 ) -> View:
     """Return the full view of a recorded episode.
 
@@ -83,7 +86,8 @@ def episode_view(
         trajectory: The episode.
         store: Keeps the images.
         recorded: The file's certificate; None for a trajectory in memory.
-        codec: Decodes the tokens; None shows ids.
+        codec: Shows tokens as text; None uses the texts that the run stored.
+        source: Where the episode was read from; empty for a trajectory in memory.
 
     Raises:
         StorageError: JSON cannot represent a free-form part.
@@ -93,12 +97,17 @@ def episode_view(
         store.keep(image)
     data = found.data
     steps = _steps(data["sequences"], store)
+    token_text = None if codec is None else codec.token_text
+    texts = RunSource(source).token_texts(found.token_ids, token_text)
     for turn, step in enumerate(steps):
-        step["tokens"] = [_segment(one, codec) for one in trajectory.segments if one.turn == turn]
+        step["tokens"] = [_segment(one, texts) for one in trajectory.segments if one.turn == turn]
     origin, certificate = trajectory.origin, data["certificate"]
     view = {
         "title": data["title"],
-        "facts": turn_text.episode_facts(data, trajectory.step_count),
+        "facts": [
+            *turn_text.episode_facts(data, trajectory.step_count),
+            *filter(None, (texts.note,)),
+        ],
         "origin": None
         if origin is None
         else f"Forked from episode {origin.episode_id} at turn {origin.turns + 1}. "
@@ -147,27 +156,21 @@ def _start(sequence: View) -> View:
     return {"lines": turn_text.rewritten(sequence), "saw": saw}
 
 
-def _segment(segment: Segment, codec: ChatCodec | None) -> View:
+def _segment(segment: Segment, texts: TokenTexts) -> View:
     """Return a segment's tokens as columns; equal ids in a row count as one outside replies."""
     is_reply = segment.kind is SegmentKind.MODEL
     runs = list(_runs(segment.train_ids, is_reply=is_reply))
+    known = texts.texts or {}
     return {
         "kind": segment.kind.value,
         "ids": [token for token, _ in runs],
         "counts": [count for _, count in runs],
-        "texts": [_spelled(token, codec) for token, _ in runs],
+        "texts": [known.get(token) for token, _ in runs],
         "mask": list(segment.loss_mask) if is_reply else [],
         "logprobs": [round(value, 4) for value in segment.logprobs] if is_reply else [],
         "length": segment.token_count,
         "wire_length": len(segment.wire_ids),
     }
-
-
-def _spelled(token: int, codec: ChatCodec | None) -> str | None:
-    if codec is None:
-        return None
-    # Twice, because decoding drops the stop token at the end of a reply.
-    return codec.decode((token, token) if token in codec.stop_ids else (token,))
 
 
 def _runs(ids: Sequence[int], *, is_reply: bool) -> Iterator[tuple[int, int]]:

@@ -105,7 +105,11 @@ class ShowWidget(EpisodeWidget):
     def _take(self, recorded: Recorded) -> None:
         self._recorded = recorded
         view = episode_view(
-            recorded.trajectory, self.store, recorded=recorded.certificate, codec=self._codec
+            recorded.trajectory,
+            self.store,
+            recorded=recorded.certificate,
+            codec=self._codec,
+            source=self._source if isinstance(self._source, (str, os.PathLike)) else (),
         )
         self.view = {
             **view,

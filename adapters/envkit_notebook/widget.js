@@ -31,6 +31,14 @@ function button(text, className, onClick, enabled = true) {
   return node;
 }
 
+// A box that may scroll can have the focus, so that keys scroll it.
+function scrolling(node, label) {
+  node.tabIndex = 0;
+  node.setAttribute("role", "group");
+  node.setAttribute("aria-label", label);
+  return node;
+}
+
 // ---- pictures
 
 function cacheOf(model) {
@@ -146,7 +154,7 @@ function segmentNode(segment) {
   const trained = segment.mask.reduce((sum, one) => sum + one, 0);
   const wire = segment.wire_length === segment.length ? "" : `, ${segment.wire_length} on the wire`;
   const label = `${segment.kind}: ${segment.length} tokens${wire}, ${trained} trained`;
-  const strip = el("div", "ek-tokens");
+  const strip = scrolling(el("div", "ek-tokens"), label);
   segment.ids.forEach((id, index) => {
     const text = segment.texts[index];
     const count = segment.counts[index];
@@ -249,7 +257,7 @@ function gameSteps(model, game, send, from = 0) {
 
 function playMode(model, root, send) {
   const head = el("div");
-  const talk = el("div", "ek-talk");
+  const talk = scrolling(el("div", "ek-talk"), "conversation");
   const composer = makeComposer(model, send);
   add(root, head, talk, composer.node);
   return {

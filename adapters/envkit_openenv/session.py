@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from envkit import ranges
+from envkit import fast_json, ranges
 from envkit.errors import EnvFault, EnvkitError, FaultKind
 from envkit.http_pool import HttpPool, read_capped
 from envkit.rollout.setting_types import check_fields
@@ -34,8 +34,6 @@ from envkit_openenv.protocol import read_message
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
 """Variable with the server's key; `envkit serve-openenv` reads it too."""
 _SHOWN: Final = 300
-_PARSE_ON_THREAD: Final = 1 << 18
-"""Messages at least this long, in characters, are parsed off the event loop."""
 _MAX_SCHEMA_BYTES: Final = 1 << 20
 _CLOSE_S: Final = 2.0
 
@@ -108,7 +106,7 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_s):
                 raw = await self._exchange(json.dumps(message))
-                if len(raw) < _PARSE_ON_THREAD:
+                if fast_json.is_quick(raw):
                     return read_message(raw)
                 return await asyncio.to_thread(read_message, raw)
         except TimeoutError as error:

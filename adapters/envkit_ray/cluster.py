@@ -13,6 +13,9 @@ from envkit.errors import ConfigurationError, MissingDependencyError
 
 _LOCAL: Final = "local"
 _CONNECT_S: Final = 5.0
+_REPLY_BYTES: Final = 4 << 20
+"""Answers up to this size travel in Ray's reply. Its default, 100 kB, sends those of most desktop
+episodes through the object store, which costs the driver as much again as the call."""
 
 
 def load_ray() -> Any:  # noqa: ANN401  # a module of an optional dependency
@@ -61,7 +64,10 @@ class Cluster:
             return cls(ray=ray, is_ours=False, default_cpus=0.0)
         where = address or os.environ.get("RAY_ADDRESS") or _LOCAL
         _check_listens(where)
-        options: dict[str, Any] = {"include_dashboard": False} if where == _LOCAL else {}
+        options: dict[str, Any] = {}
+        if where == _LOCAL:
+            config = {"max_direct_call_object_size": _REPLY_BYTES}
+            options = {"include_dashboard": False, "_system_config": config}
         try:
             left = _init(ray, address=where, log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:  # each layer of Ray raises its own exception

@@ -3,11 +3,14 @@
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit_remote.transport import Answer
+
+_MOST: Final = 1 << 62
+"""Exclusive upper bound of counts; the text of a longer one could fill a message."""
 
 
 def read_json(where: str, body: bytes) -> Any:  # noqa: ANN401  # any JSON
@@ -85,7 +88,7 @@ class AnswerReader:
         value = fields.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if type(value) is not int or not 0 <= value < _MOST:
             raise self.malformed(f"a count as {key}", value)
         return value
 

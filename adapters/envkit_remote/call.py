@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from envkit import fast_json
 from envkit.errors import EngineFault
 from envkit.images import Image
 from envkit.rollout.token_stream import Report
@@ -22,9 +21,11 @@ from envkit_remote import faults
 from envkit_remote.answers import read_json
 from envkit_remote.conversations import PromptIds
 from envkit_remote.dialect import Dialect, Outgoing
-from envkit_remote.transport import MAX_BODY_BYTES, Answer, Transport
+from envkit_remote.transport import UNKNOWN, Answer, AnswerLimit, Transport
 
 _ABORT_TIMEOUT_S: Final = 5.0
+_MAX_ID: Final = 1 << 31
+"""Tokenizers take ids of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Call:
         prompt: PromptIds,
         images: Sequence[Image],
         *,
-        max_bytes: int = MAX_BODY_BYTES,
+        limit: AnswerLimit = UNKNOWN,
         session_id: str | None = None,
         report: Report | None = None,
     ) -> None:
@@ -60,7 +61,7 @@ class Call:
         self._outgoing = Outgoing(rid=self.rid, fields=fields, prompt=prompt, images=images)
         header = self._dialect.session_header
         self._headers = {} if session_id is None else {header: session_id}
-        self._max_bytes = max_bytes
+        self._limit = limit
         self._report = report
         """Gets tokens while they are sampled, if the fields ask the server to stream."""
         self._is_aborted = False
@@ -119,12 +120,10 @@ class Call:
             return None
         path = self._dialect.generate_path
         if self._report is None:
-            return await self._http.post(
-                path, body, headers=self._headers, max_bytes=self._max_bytes
-            )
-        streamed = StreamedAnswer(self._dialect, self.rid, self._report)
+            return await self._http.post(path, body, headers=self._headers, limit=self._limit)
+        streamed = StreamedAnswer(self._dialect, self.rid, self._report, self._limit)
         answer = await self._http.post(
-            path, body, headers=self._headers, events=streamed, max_bytes=self._max_bytes
+            path, body, headers=self._headers, events=streamed, limit=self._limit
         )
         return answer if answer.body or answer.status != 200 else streamed.answer()
 
@@ -152,15 +151,19 @@ class Call:
 class StreamedAnswer:
     """Joins the events of one answer into the answer of a request that does not stream."""
 
-    def __init__(self, dialect: Dialect, rid: str, report: Report) -> None:
+    def __init__(
+        self, dialect: Dialect, rid: str, report: Report, limit: AnswerLimit = UNKNOWN
+    ) -> None:
         """Begin without events.
 
         Args:
             dialect: Joins the events.
             rid: Id of the request. Tokens of an answer to another one are not reported.
             report: Gets the tokens.
+            limit: Bounds the joined answer, which a stream without end would let grow.
         """
         self._dialect, self._rid, self._report = dialect, rid, report
+        self._most = limit.max_values
         self._whole: dict[str, Any] | None = None
         self._error: Answer | None = None
 
@@ -185,13 +188,25 @@ class StreamedAnswer:
             error: Any = event["error"]
             code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else 0
             status = code if type(code) is int and 400 <= code < 600 else 500
-            self._error = Answer(status=status, body=fast_json.dumps(event))
+            try:
+                # In ASCII, because the text of a server may have lone surrogates.
+                self._error = Answer(status=status, body=json.dumps(event).encode())
+            except RecursionError as failure:
+                raise self._malformed(event) from failure
             return
         try:
             self._whole, ids = self._dialect.join(self._whole, event)
             named = self._dialect.answered(self._whole)
-        except (TypeError, LookupError, AttributeError) as error:
+            length = _longest(self._whole)
+        except (TypeError, LookupError, AttributeError, RecursionError) as error:
             raise self._malformed(event) from error
+        if self._most is not None and length > self._most:
+            raise EngineFault(
+                f"a stream of {self._dialect.title} has {length} values in a list, which is more "
+                f"than the {self._most} that the tokens that were asked for can take"
+            )
+        if not all(type(one) is int and 0 <= one < _MAX_ID for one in ids):
+            raise self._malformed(event)
         if ids and named in (None, self._rid):
             self._report(ids)
 
@@ -206,3 +221,13 @@ class StreamedAnswer:
             f"a stream of {self._dialect.title} must have JSON objects with tokens, got "
             f"{reprlib.repr(event)[:200]}"
         )
+
+
+def _longest(value: object) -> int:
+    """Return the length of the longest list that joining events can extend."""
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return max(len(items), _longest(items[0]) if len(items) == 1 else 0)
+    if isinstance(value, dict):
+        return max(map(_longest, cast("dict[str, object]", value).values()), default=0)
+    return 0

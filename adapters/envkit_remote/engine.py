@@ -4,12 +4,13 @@ The server's `Dialect` writes and reads messages; `call` handles deadlines and a
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
-from envkit import ranges
+from envkit import fast_json, ranges
 from envkit.errors import ConfigurationError, ContractError, EngineFault, FaultKind
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
@@ -20,14 +21,27 @@ from envkit_remote.call import Call, CallSettings
 from envkit_remote.conversations import Conversations, PromptIds
 from envkit_remote.dialect import Dialect, FlagCheck, ServerHealth, ServerInfo
 from envkit_remote.probe import ServerProbe, check_server
-from envkit_remote.transport import MAX_BODY_BYTES, MAX_INLINE_BYTES, Answer, Transport
+from envkit_remote.transport import (
+    MAX_BODY_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PAGE_VALUES,
+    UNKNOWN,
+    Answer,
+    AnswerLimit,
+    Transport,
+)
 
 _TOKEN_BYTES: Final = 1 << 10
 """A sampled token's text, which JSON may escape, with its id and log-probability."""
+_TOKEN_VALUES: Final = 24
+"""A sampled token's entry in `fast_json.values_in`: 5 of SGLang, 11 of vLLM. Brackets in its text
+count too."""
 _ID_BYTES: Final = 16
 """A prompt's token, of which an answer only repeats the id."""
 _COMPARE_EACH: Final = 16
 """One request in this many has its prompt's ids compared, if answers do not name their request."""
+
+T = TypeVar("T")
 
 
 class RemoteEngine:
@@ -167,7 +181,7 @@ class RemoteEngine:
             fields if report is None else self._dialect.stream_fields(fields),
             ids,
             request.images,
-            max_bytes=_answer_bytes(request, max_new_tokens),
+            limit=answer_limit(request, max_new_tokens),
             session_id=request.root_id or request.session_id,  # a fork goes where its parent was
             report=report,
         )
@@ -189,17 +203,27 @@ class RemoteEngine:
                 prompt_tokens=None,
                 extras={"rid": call.rid},
             )
-        parsed = await self._parse(answer)
-        self._check_answered(parsed, call.rid)
+        return await self._read(answer, partial(self._generation, request, call.rid))
+
+    def _generation(
+        self, request: GenerateRequest, rid: str, answer: Mapping[str, Any]
+    ) -> Generation:
+        """Return the reply of a parsed answer.
+
+        Raises:
+            EngineFault: As `generate`.
+            LedgerFault: As `generate`.
+        """
+        self._check_answered(answer, rid)
         # Even ids that were not requested: the answer may be that to another request.
         if prompt.check_prompt_ids(
-            self._dialect.prompt_ids(parsed),
+            self._dialect.prompt_ids(answer),
             request.wire_ids,
             image_token_id=self._image_token_id,
             hint=self._dialect.changed_hint,
         ):
             self._compare_left = max(0, self._compare_left - 1)
-        return self._dialect.generation(parsed, train_length=request.train_length, rid=call.rid)
+        return self._dialect.generation(answer, train_length=request.train_length, rid=rid)
 
     def _check_answered(self, answer: Mapping[str, Any], rid: str) -> None:
         """Refuse the answer to another request, which a faulty router may deliver.
@@ -253,7 +277,7 @@ class RemoteEngine:
         answer = await call.run()
         if answer is None:
             raise EngineFault("the scoring request was aborted")
-        return self._dialect.prompt_logprobs(await self._parse(answer))
+        return await self._read(answer, self._dialect.prompt_logprobs)
 
     async def abort(self, request_id: str) -> None:
         """Stop a running request; its `generate` returns the tokens so far with ABORT.
@@ -317,11 +341,17 @@ class RemoteEngine:
         """
         return await self._dialect.flags(self._http)
 
-    async def _parse(self, answer: Answer) -> dict[str, Any]:
-        # Parsing a larger one would block the event loop.
-        if len(answer.body) <= MAX_INLINE_BYTES:
-            return self._dialect.parse(answer)
-        return await asyncio.to_thread(self._dialect.parse, answer)
+    async def _read(self, answer: Answer, read: Callable[[dict[str, Any]], T]) -> T:
+        """Return what `read` returns for the parsed answer, off the event loop if it is large."""
+        if fast_json.is_quick(answer.body):
+            return read(self._dialect.parse(answer))
+
+        def read_it() -> T:
+            # Its values are gone before the next collection, which would look at all of them.
+            with fast_json.collection.paused():
+                return read(self._dialect.parse(answer))
+
+        return await asyncio.to_thread(read_it)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -329,13 +359,17 @@ class RemoteEngine:
         task.add_done_callback(self._background.discard)
 
 
-def _answer_bytes(request: GenerateRequest, max_new_tokens: int) -> int:
-    """Return the bytes that an answer may take: a longer one would only hold the event loop."""
+def answer_limit(request: GenerateRequest, max_new_tokens: int) -> AnswerLimit:
+    """Return what an answer may have at most: a longer one would only hold the event loop."""
     if request.sampling.extras:  # routed experts, hidden states
-        return MAX_BODY_BYTES
-    per_token = _TOKEN_BYTES * (1 + request.top_logprobs)
-    prompt_bytes = _ID_BYTES * max(request.train_length, len(request.wire_ids))
-    return min(MAX_BODY_BYTES, MAX_INLINE_BYTES + per_token * max_new_tokens + prompt_bytes)
+        return UNKNOWN
+    entries = max_new_tokens * (1 + request.top_logprobs)
+    prompt_length = max(request.train_length, len(request.wire_ids))
+    size = MAX_PAGE_BYTES + _TOKEN_BYTES * entries + _ID_BYTES * prompt_length
+    return AnswerLimit(
+        max_bytes=min(MAX_BODY_BYTES, size),
+        max_values=MAX_PAGE_VALUES + _TOKEN_VALUES * entries + prompt_length,
+    )
 
 
 def _checked_url(base_url: str) -> str:

@@ -161,7 +161,9 @@ class RoutedEngine:
             return placed
         fresh = [replica for replica in self._replicas if replica not in tried]
         usable = [replica for replica in fresh if not replica.is_unavailable] or fresh
-        return self._place(request, usable)
+        # One that just let a request time out gets no new session before its health is known.
+        sure = [replica for replica in usable if not replica.is_asking]
+        return self._place(request, sure or usable)
 
     def _place(self, request: GenerateRequest, usable: Sequence[_Replica]) -> _Replica:
         self._move_away(request.session_id)

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
+from envkit import fast_json
 from envkit.errors import EngineFault
 from envkit.http_pool import HttpPool, is_encoded, read_capped, read_error
 from envkit.retry_after import retry_after
@@ -20,14 +21,48 @@ _KEEP_ALIVE_S: Final = 4.0
 sent."""
 MAX_BODY_BYTES: Final = 512 << 20
 """Maximum decompressed answer. Routed experts of a long reply take tens of megabytes."""
-_MAX_PAGE_BYTES: Final = 1 << 20
-"""Maximum answer about the server, which the event loop parses."""
-MAX_INLINE_BYTES: Final = 1 << 20
-"""JSON that is longer is parsed on another thread."""
+MAX_PAGE_BYTES: Final = 1 << 20
+MAX_PAGE_VALUES: Final = 1 << 16
+_COUNTED_BYTES: Final = 1 << 20
+"""A longer body's values are counted on another thread."""
 _INLINE_BYTES: Final = 1 << 16
 """Lines of events that are longer, together, let other tasks run before the next one."""
 _LINE_BYTES: Final = 256
 """What a line costs besides its bytes: an empty one takes as long as this many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLimit:
+    """The most that an answer, or an event of one, may have.
+
+    Bytes alone bound neither memory nor time: a megabyte may hold 300,000 lists.
+    """
+
+    max_bytes: int
+    """Decompressed bytes."""
+    max_values: int | None
+    """Units of `fast_json.values_in`; None is no bound."""
+
+    def check(self, where: str, body: bytes) -> None:
+        """Refuse a body with more values.
+
+        Raises:
+            EngineFault: It has more.
+        """
+        # A value takes at least a byte.
+        if self.max_values is None or len(body) <= self.max_values:
+            return
+        if (count := fast_json.values_in(body)) > self.max_values:
+            raise EngineFault(
+                f"{where} answered with {count} JSON values, which is more than the "
+                f"{self.max_values} that the tokens that were asked for can take"
+            )
+
+
+PAGE: Final = AnswerLimit(max_bytes=MAX_PAGE_BYTES, max_values=MAX_PAGE_VALUES)
+"""Limit of an answer about the server, which the event loop parses."""
+UNKNOWN: Final = AnswerLimit(max_bytes=MAX_BODY_BYTES, max_values=None)
+"""Limit of an answer whose size does not follow from its request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +125,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
         events: Events | None = None,
-        max_bytes: int = _MAX_PAGE_BYTES,
+        limit: AnswerLimit = PAGE,
     ) -> Answer:
         """Send a JSON body. The caller sets deadlines with `asyncio.timeout`.
 
@@ -100,7 +135,7 @@ class Transport:
             headers: Added to those of every request.
             is_control: True uses the pool that generation never fills.
             events: Gets the server-sent events, if the answer has any; its body is then empty.
-            max_bytes: Bound on the decompressed answer, or on each event.
+            limit: Bounds the answer, or each event.
         """
         pool = self._control if is_control else self._pool
         async with pool.session().post(
@@ -111,18 +146,18 @@ class Transport:
         ) as response:
             is_stream = response.status == 200 and response.content_type == "text/event-stream"
             if events is not None and is_stream:
-                await self._read_events(response, events, max_bytes)
+                await self._read_events(response, events, limit)
                 return Answer(status=200, body=b"")
-            return await self._read(response, max_bytes)
+            return await self._read(response, limit)
 
     async def get(self, path: str) -> Answer:
         """Fetch a path, over the control pool."""
         url = self.base_url + path
         async with self._control.session().get(url, allow_redirects=False) as response:
-            return await self._read(response, _MAX_PAGE_BYTES)
+            return await self._read(response, PAGE)
 
     async def _read_events(
-        self, response: aiohttp.ClientResponse, events: Events, max_bytes: int
+        self, response: aiohttp.ClientResponse, events: Events, limit: AnswerLimit
     ) -> None:
         """Read the events of an answer.
 
@@ -148,20 +183,21 @@ class Transport:
                     held = 0
                     await asyncio.sleep(0)
                 if data.startswith(b"data:"):
-                    await _take(events, data.removeprefix(b"data:"))
+                    await _take(events, data.removeprefix(b"data:"), limit, str(response.url))
             line += rest
             # A server that never ends its event must not fill the memory.
-            if len(line) > max_bytes:
-                raise _too_long(response, max_bytes)
+            if len(line) > limit.max_bytes:
+                raise _too_long(response, limit)
         raise aiohttp.ClientPayloadError("the stream ended without [DONE]")
 
-    async def _read(self, response: aiohttp.ClientResponse, max_bytes: int) -> Answer:
+    async def _read(self, response: aiohttp.ClientResponse, limit: AnswerLimit) -> Answer:
         if response.status != 200:
             body = await read_error(response)
         else:
-            whole = await read_capped(response, max_bytes)
+            whole = await read_capped(response, limit.max_bytes)
             if whole is None:
-                raise _too_long(response, max_bytes)
+                raise _too_long(response, limit)
+            await _checked(limit, str(response.url), whole)
             body = whole
         self.reached = True
         if response.status >= _SERVER_ERROR:
@@ -176,13 +212,22 @@ class Transport:
         await self._control.aclose()
 
 
-async def _take(events: Events, data: bytes) -> None:
-    is_large = len(data) > MAX_INLINE_BYTES
-    events.add(await asyncio.to_thread(events.read, data) if is_large else events.read(data))
+async def _take(events: Events, data: bytes, limit: AnswerLimit, where: str) -> None:
+    await _checked(limit, where, data)
+    is_quick = fast_json.is_quick(data)
+    events.add(events.read(data) if is_quick else await asyncio.to_thread(events.read, data))
 
 
-def _too_long(response: aiohttp.ClientResponse, max_bytes: int) -> EngineFault:
+async def _checked(limit: AnswerLimit, where: str, body: bytes) -> None:
+    """Refuse a body with too many values; counting takes up to 3 ms per megabyte."""
+    if len(body) <= _COUNTED_BYTES:
+        limit.check(where, body)
+    else:
+        await asyncio.to_thread(limit.check, where, body)
+
+
+def _too_long(response: aiohttp.ClientResponse, limit: AnswerLimit) -> EngineFault:
     return EngineFault(
-        f"{response.url} answered with more than {max_bytes >> 20} MiB, which is more than the "
-        "tokens that were asked for can take"
+        f"{response.url} answered with more than {limit.max_bytes >> 20} MiB, which is more than "
+        "the tokens that were asked for can take"
     )

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
 from envkit.rollout.engine import Sampling
@@ -195,7 +197,7 @@ def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
     facts = EpisodeFacts.of(trajectory)
     retries = {"server_abort": aborts} if aborts else {}
-    return replace(facts, retries={**facts.retries, **retries})
+    return structs.replace(facts, retries={**facts.retries, **retries})
 
 
 def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:

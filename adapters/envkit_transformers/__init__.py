@@ -22,5 +22,5 @@ __getattr__, __dir__ = lazy_names(
         "builtin_model_dir": ".builtin",
         "create_engine": ".loading",
     },
-    extra="hf",
+    extra="transformers",
 )

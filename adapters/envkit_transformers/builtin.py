@@ -18,7 +18,7 @@ class BuiltinModel(StrEnum):
     """Names of bundled models, in place of a folder."""
 
     SEEING = "builtin"
-    """Reads codes off images and uses a simulated desktop; the default. 2.5 million weights."""
+    """Uses a simulated desktop, reads codes and plays three worlds; the default. 3.2 M weights."""
     HALF = "builtin-half"
     """An early checkpoint, which reads half of all single digits: for training runs."""
     TEXT = "builtin-text"

@@ -15,7 +15,7 @@ def require_hf() -> None:
     """
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise MissingDependencyError.for_extra("the embedded engine", package, "hf")
+            raise MissingDependencyError.for_extra("the embedded engine", package, "transformers")
 
 
 @contextmanager

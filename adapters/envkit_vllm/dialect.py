@@ -394,7 +394,7 @@ def _tokens(
     choice: Mapping[str, Any], usage: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     wanted = "choices[0].logprobs.content with token_id and logprob for every token"
-    content = (choice.get("logprobs") or {}).get("content")
+    content = _content(choice, wanted)
     output_ids = choice.get("token_ids")
     if content is None and not output_ids:
         content = []  # aborted before its first token
@@ -409,10 +409,17 @@ def _tokens(
     return token_ids, logprobs
 
 
+def _content(choice: Mapping[str, Any], wanted: str) -> Any:  # noqa: ANN401  # whatever JSON holds
+    logprobs = choice.get("logprobs") or {}
+    if not isinstance(logprobs, dict):
+        raise _READER.malformed(wanted, logprobs)
+    return logprobs.get("content")
+
+
 def _top_logprobs(choice: Mapping[str, Any]) -> tuple[tuple[tuple[int, float], ...], ...]:
     """Return the most probable tokens of each position, which are empty unless asked for."""
     wanted = "choices[0].logprobs.content with top_logprobs for every token"
-    content: list[Any] = (choice.get("logprobs") or {}).get("content") or []
+    content: list[Any] = _content(choice, wanted) or []
     rows = [entry.get("top_logprobs") or [] for entry in content]
     return _READER.ranked(rows, "logprob", "token_id", wanted)
 

@@ -6,7 +6,7 @@ Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage (a
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -24,12 +24,23 @@ from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
 from envkit.cli.ui import ui
 from envkit.cli.view import view
-from envkit.errors import ConfigurationError, EnvkitError, did_you_mean
+from envkit.errors import ConfigurationError, EnvkitError, did_you_mean, nearest
 from envkit.files import expanded
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+_ALSO_CALLED: Final = {
+    "-k": "--group",
+    "--samples": "--group",
+    "-n": "--rows",
+    "--n": "--rows",
+}
+"""Options of other commands and programs, and those that come nearest."""
+_LIKELY: Final = 0.6
+"""Similarity of an option that is suggested for an unknown one."""
+_UsageError: Final[type[Exception]] = cast(Any, typer.BadParameter.__bases__[0])
+"""click's, which typer does not export."""
 
 
 class _Commands(TyperGroup):
@@ -81,8 +92,8 @@ class _Commands(TyperGroup):
         """Run the command and turn envkit's errors into a line and an exit code."""
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = printable(error.message + _meant(error.message))
+        except _UsageError as error:
+            _suggest(error)
             raise
         except EnvkitError as error:
             if ctx.params.get("debug"):
@@ -135,6 +146,22 @@ def _meant(message: str) -> str:
     if not found or not quoted:
         return ""
     return did_you_mean(quoted[-1], re.findall(r"'([^']*)'", choices))
+
+
+def _suggest(error: Any) -> None:  # noqa: ANN401  # click's error
+    """Add what the user may have meant to the message of a wrong value or option."""
+    name: str | None = getattr(error, "option_name", None)
+    if name is None or error.ctx is None:
+        meant = _meant(error.message)
+    else:
+        options = [one for known in error.ctx.command.params for one in known.opts if one[0] == "-"]
+        likely = (name[1:], _ALSO_CALLED.get(name))  # --n: -n
+        found = next((one for one in likely if one in options), None)
+        found = found or nearest(name, options, cutoff=_LIKELY)
+        meant = "" if found is None else f". Did you mean {found!r}?"
+        # click's versions suggest in different ways.
+        error.possibilities = None
+    error.message = printable(error.message + meant)
 
 
 app = typer.Typer(

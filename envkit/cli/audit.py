@@ -21,7 +21,7 @@ def audit(
 
     The exit code is 1 if user messages cannot be made exact.
     """
-    from envkit.cli.engines import model_source
+    from envkit.builtin_models import model_source
     from envkit.tokens import load_codec
     from envkit.tokens.audit_page import audit_json, audit_page, describe_join, measure_cost
 

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 
 def list_environments(
-    namespace: Annotated[
+    named: Annotated[
         str | None,
-        typer.Argument(metavar="[COLLECTION]", help="A collection to list, such as reasoning_gym."),
+        typer.Argument(
+            metavar="[COLLECTION[/TEXT]]",
+            help="A collection to list, such as reasoning_gym; with a text, such as visual/grids, "
+            "the members with this text in their id or description.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,17 +34,21 @@ def list_environments(
     from envkit.errors import EnvkitError
     from envkit.registration import members, registry, spec
 
+    namespace, _, text = (named or "").partition("/")
     rows: list[dict[str, str | None]] = []
-    for name, listed in (registry() if namespace is None else members(namespace)).items():
+    for name, listed in (members(namespace) if namespace else registry()).items():
         try:
             description = spec(name).description
         except EnvkitError as error:  # one broken plugin must not hide the others
             description = f"cannot be imported: {error}"
-        rows.append(_row(name, listed.distribution or "-", description))
-    if namespace is None:
+        if text.casefold() in f"{name.partition('/')[2]} {description}".casefold():
+            rows.append(_row(name, listed.distribution or "-", description))
+    if not namespace:
         for name, owner in sorted(collections().items()):  # importing one may take seconds
             hint = f"a collection: envkit list {name}"
             rows.append(_row(f"{name}/...", owner, hint))
+    if text and not rows:
+        spec(f"{namespace}/{text}")  # it suggests a name
     if not rows:
         note(f"no environment of the collection {namespace!r} is installed")
     elif not as_json:
@@ -95,11 +103,13 @@ def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -
     say()
     say(facts["card"])
     say()
+    if not facts["sets_max_turns"]:
+        facts["max_turns"] = f"{facts['max_turns']} (not set: an episode ends after one reply)"
     table(("", ""), [(name, _shown(value)) for name, value in facts.items() if name not in _ABOVE])
 
 
-_ABOVE: Final = ("id", "description", "card", "system_prompt")
-"""Facts that the table of `envkit info` leaves out: it stands below the card."""
+_ABOVE: Final = ("id", "description", "card", "system_prompt", "sets_max_turns")
+"""Facts that the table of `envkit info` leaves out or shows in another line."""
 
 
 def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
@@ -115,6 +125,7 @@ def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
         "arguments": _arguments(type(env)),
         "system_prompt": env.system_prompt,
         "max_turns": env.max_turns,
+        "sets_max_turns": env.sets_max_turns,
         "reward_threshold": env.reward_threshold,
         "tasks": "endless" if size is None else size,
         **({"roles": list(env.roles)} if isinstance(env, MultiAgentEnv) else {}),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit import errors, plugins
+from envkit.builtin_models import ENGINES
 from envkit.cli import engines, installed
 from envkit.files import CACHE_VARIABLE, cache_dir
 
@@ -187,7 +188,7 @@ def _graphics() -> Iterator[Check]:
 
 
 def _engines() -> Iterator[Check]:
-    for name, point in sorted(plugins.plugins(engines.GROUP).items()):
+    for name, point in sorted(plugins.plugins(ENGINES).items()):
         yield _imported(
             "engine",
             name,

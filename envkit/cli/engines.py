@@ -1,12 +1,9 @@
 """Engines by name, and the codecs that rollouts need to use them.
 
 Engines are found only through the entry-point group `envkit.engines`. Each entry point names a
-factory `create_engine(model=None, ...)`; a server's factory also takes `base_url`. A plugin may
-also offer:
-
-- `builtin_model_dir(name, progress)` in the factory's module: returns the folder of a bundled
-  model; `name` starts with "builtin", and "builtin" alone is the default for `model=None`;
-- `engine.health()`: whether a server answers, and which model it serves.
+factory `create_engine(model=None, ...)`; a server's factory also takes `base_url`. An engine may
+also offer `health()`: whether a server answers, and which model it serves. Bundled models are those
+of `envkit.builtin_models`.
 """
 
 import inspect
@@ -14,10 +11,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from envkit.builtin_models import DEFAULT_ENGINE, ENGINES, model_source
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, UnknownNameError
 from envkit.plugins import load_plugin, load_policy, plugins
 
@@ -27,15 +24,13 @@ if TYPE_CHECKING:
     from envkit.rollout.engine import Engine
     from envkit.tokens import ChatCodec
 
-GROUP: Final = "envkit.engines"
 POLICIES: Final = "envkit.policies"
 """Entry-point group of policies for every environment: functions of a `PolicyContext`."""
 ENDPOINTS: Final = "envkit.endpoints"
 """Entry-point group of text-only engines, called with an address, `model` and `api_key`."""
-DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
-_BUILTIN: Final = "builtin"
-"""Prefix of the names of bundled models; alone, it is the default model."""
+_ALSO_CALLED: Final = {"hf": "transformers", "huggingface": "transformers"}
+"""Names that people give to engines, and those engines."""
 Progress = Callable[[str], None]
 
 
@@ -107,9 +102,21 @@ class Built(Playing):
     codec: "ChatCodec"
 
 
+def check_engine(name: str) -> None:
+    """Reject the name of an engine that is not installed.
+
+    Raises:
+        UnknownNameError: There is none; the message suggests the nearest.
+    """
+    known = plugins(ENGINES)
+    if name not in known:
+        raise UnknownNameError.suggest("engine", name, known, meant=_ALSO_CALLED.get(name.lower()))
+
+
 def load_engine(name: str) -> Callable[..., Any]:
-    """Import an engine's factory; it raises as `load_plugin` does."""
-    return load_plugin(GROUP, name, kind="engine")
+    """Import an engine's factory; it raises as `check_engine` and `load_plugin` do."""
+    check_engine(name)
+    return load_plugin(ENGINES, name, kind="engine")
 
 
 def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
@@ -240,10 +247,13 @@ async def build(
 def policies_of(env: "Env") -> "dict[str, Callable[[], Policy]]":
     """Return the factories of an environment's scripted policies by name.
 
-    An environment may have `policies`, a mapping of such factories. Its oracle is always included.
+    An environment may have `policies`, a mapping of such factories. Its oracle and `random` are
+    always included.
     """
+    from envkit.random_replies import random_policy
+
     offer: Mapping[str, Callable[[], Policy]] = getattr(env, "policies", {})  # optional
-    return {"oracle": env.oracle, **offer}
+    return {"oracle": env.oracle, "random": partial(random_policy, env), **offer}
 
 
 def policy_of(env: "Env", name: str) -> "Policy":
@@ -266,29 +276,6 @@ def policy_of(env: "Env", name: str) -> "Policy":
     if name in (others := plugins(POLICIES)):
         return load_plugin(POLICIES, name, kind="policy")
     raise UnknownNameError.suggest("policy", name, [*known, *others])
-
-
-def model_source(model: str | None, progress: Progress | None = None) -> str:
-    """Resolve the option `--model` to a folder or hub name.
-
-    Args:
-        model: A folder or hub name, returned unchanged, or the name of a model bundled with the
-            default engine, such as "builtin-text"; None uses its default.
-        progress: Receives lines while such a model is built for the first time.
-
-    Raises:
-        ConfigurationError: The default engine's package has no bundled models.
-        UnknownNameError: The default engine's package has no such model.
-    """
-    name = _BUILTIN if model is None else model
-    if not name.startswith(_BUILTIN) or "/" in name:
-        return name
-    load_engine(DEFAULT_ENGINE)
-    home = import_module(plugins(GROUP)[DEFAULT_ENGINE].module)
-    offer = getattr(home, "builtin_model_dir", None)
-    if offer is None:
-        raise ConfigurationError(f"engine {DEFAULT_ENGINE!r} has no built-in model: add --model")
-    return str(offer(name, progress))
 
 
 def _codec(

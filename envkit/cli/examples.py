@@ -23,7 +23,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "report": (
         "report runs/oracle",
         "report runs/oracle/trajectories.jsonl --out page.html",
-        "report runs/before --diff runs/after",
+        "report runs/before runs/after",
     ),
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),

@@ -40,5 +40,5 @@ def merge(
         with merge_shards(shards, claim, partial=partial, overwrite=overwrite) as folder:
             metrics = aggregate(folder.finished())
         output = Output.JSON if as_json else Output.TABLE
-        if not summarise(out, metrics, None, output=output):
+        if not summarise(out, metrics, output=output):
             raise typer.Exit(1)

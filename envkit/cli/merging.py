@@ -14,6 +14,7 @@ from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import FAULTED_FILE, RunFolder, read_finished
 from envkit.rollout.run_settings import changed_settings, command_settings
+from envkit.rollout.vocabulary_file import VOCABULARY_FILE, merge_vocabularies
 from envkit.text import counted
 from envkit.trajectory import verify_file
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -131,7 +132,7 @@ def _verify(part: _Part) -> None:
 
 
 def _copy(parts: Sequence[_Part], folder: RunFolder) -> None:
-    """Copy images, attempts that faulted, then episodes in the order of the plan."""
+    """Copy images, attempts that faulted, token texts, then episodes in the order of the plan."""
     for part in parts:
         with storage_errors(f"cannot copy the images of {part.path}"):
             for image in ImageFolder(part.path / IMAGE_FOLDER).files():
@@ -143,6 +144,8 @@ def _copy(parts: Sequence[_Part], folder: RunFolder) -> None:
         lines = [file.read_bytes() for file in faulted if file.is_file()]
     if lines:
         replace_file(folder.path / FAULTED_FILE, lines)
+    vocabularies = [part.path / VOCABULARY_FILE for part in parts]
+    merge_vocabularies(vocabularies, folder.path / VOCABULARY_FILE)
     for line in _episodes(parts):
         folder.copy_line(line)
 

@@ -1,6 +1,7 @@
 """Shared options, and parsing of their values."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,6 +14,7 @@ from envkit.secrets import restored, stored
 if TYPE_CHECKING:
     from envkit.env import Env
 
+_NEXT_PAIR: Final = re.compile(r",(?=[A-Za-z_]\w*=)")
 COUNTING: Final = "Counting"
 """Help panel of the options for counting episodes."""
 
@@ -26,9 +28,16 @@ def complete_id(incomplete: str) -> list[str]:
 
 def complete_engine(incomplete: str) -> list[str]:
     """Return the engines with a prefix, for shell completion."""
-    from envkit.cli.engines import GROUP
+    from envkit.builtin_models import ENGINES
 
-    return _complete(GROUP, incomplete)
+    return _complete(ENGINES, incomplete)
+
+
+def complete_wrap(incomplete: str) -> list[str]:
+    """Return the wrappers with a prefix, for shell completion."""
+    from envkit.wrappers import WRAPPERS
+
+    return [name for name in WRAPPERS if name.startswith(incomplete)]
 
 
 def complete_sink(incomplete: str) -> list[str]:
@@ -65,7 +74,7 @@ ModelName = Annotated[
         "--model",
         metavar="DIR_OR_NAME",
         help="A model folder or hub name; builtin-text and builtin-half come with envkit "
-        "(default: builtin, which reads images of canary-v0 and computer-use-v0).",
+        "(default: builtin, which sees images of canary-v0, computer-use-v0 and three worlds).",
     ),
 ]
 BaseUrl = Annotated[
@@ -130,6 +139,27 @@ def parse_env_kwargs(
         if isinstance(arguments[name], str):
             arguments[name] = expanded(arguments[name])
     return restored(arguments)
+
+
+def parse_wraps(values: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+    """Parse the wrappers of an environment, each `NAME` or `NAME:KEY=VALUE,KEY=VALUE`.
+
+    Raises:
+        UnknownNameError: No wrapper has a name.
+        ConfigurationError: A wrapper is named twice or does not accept its arguments, or an
+            argument cannot be read.
+    """
+    from envkit.wrappers.named import wrapping
+
+    wraps: dict[str, dict[str, Any]] = {}
+    for value in values or ():
+        name, _, given = value.partition(":")
+        if name in wraps:
+            raise ConfigurationError(f"--wrap takes each wrapper once, got {name!r} twice")
+        pairs = _NEXT_PAIR.split(given) if given else []
+        wraps[name] = parse_env_kwargs(pairs, option=f"--wrap {name}:")
+        wrapping(name, wraps[name])  # rejected here, before a model is loaded
+    return wraps
 
 
 def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":

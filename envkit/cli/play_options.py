@@ -10,7 +10,7 @@ import typer
 
 from envkit.cli import options
 from envkit.cli.command_options import BESIDE_ALL, BESIDE_RESUME, CommandOptions
-from envkit.cli.engines import EngineChoice
+from envkit.cli.engines import EngineChoice, check_engine
 from envkit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,18 +35,6 @@ class OnFault(StrEnum):
     DROP_GROUP = "drop_group"
 
 
-class Wrap(StrEnum):
-    """The values of --wrap; the keys of `envkit.wrappers.WRAPPERS`, without importing it."""
-
-    BLANK_IMAGE = "blank-image"
-    BUDGET_TEXT = "budget-text"
-    CURRICULUM = "curriculum"
-    INJECT_FAULTS = "inject-faults"
-    RECORD_EPISODE = "record-episode"
-    RESCALE_REWARD = "rescale-reward"
-    SWAP_IMAGE = "swap-image"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions(CommandOptions):
     """The options that `rollout` and `eval` share."""
@@ -61,6 +49,10 @@ class PlayOptions(CommandOptions):
             help="A scripted policy of the environment, or your own as MODULE:FUNCTION; no model.",
         ),
         BESIDE_RESUME,
+    ] = None
+    group: Annotated[
+        int | None,
+        typer.Option(min=1, help="Episodes per task; -n must be a multiple (default: 1)."),
     ] = None
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same tasks (default: 0).")
@@ -114,13 +106,12 @@ class PlayOptions(CommandOptions):
     ] = None
     env_kwargs: Annotated[options.EnvKwargs, BESIDE_RESUME] = None
     wrap: Annotated[
-        Wrap | None,
-        typer.Option(help="Wrap the environment: wrong images, faults, recordings ..."),
-    ] = None
-    wrap_kwargs: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="An argument of the wrapper, as --env-kwargs; repeatable."
+            metavar="NAME[:KEY=VALUE,...]",
+            help="Wrap the environment, the first one innermost: other images, texts, rewards, "
+            "faults; see docs/environments/wrappers.md. Repeatable.",
+            autocompletion=options.complete_wrap,
         ),
         BESIDE_RESUME,
     ] = None
@@ -197,10 +188,13 @@ class PlayOptions(CommandOptions):
             more: Other fields of the choice.
 
         Raises:
+            UnknownNameError: No engine has that name.
             ConfigurationError: Options conflict, or a variable is not set.
         """
         from envkit.secrets import restored
 
+        if self.engine is not None:
+            check_engine(self.engine)
         choice = EngineChoice(
             name=self.engine,
             model=self.model,
@@ -210,13 +204,14 @@ class PlayOptions(CommandOptions):
         )
         return EngineChoice(**restored(asdict(choice)))
 
-    def wrapper_arguments(self) -> dict[str, Any]:
-        """Return the arguments of --wrap-kwargs.
+    def wrappers(self) -> dict[str, dict[str, Any]]:
+        """Return the arguments of each --wrap by its name, from the innermost on.
 
         Raises:
-            ConfigurationError: One cannot be read.
+            UnknownNameError: No wrapper has a name.
+            ConfigurationError: One cannot be read or built, or is named twice.
         """
-        return options.parse_env_kwargs(self.wrap_kwargs, option="--wrap-kwargs")
+        return options.parse_wraps(self.wrap)
 
     def check_retry_faults(self, resume: Path | None) -> None:
         """Reject `--retry-faults` without `--resume`.
@@ -238,6 +233,7 @@ class PlayOptions(CommandOptions):
         from envkit.cli.trust import Confirmation
         from envkit.secrets import restored
 
+        given = {name: arguments for name, arguments in self.wrappers().items() if arguments}
         engine = {"policy": self.policy} if self.policy is not None else {}
         config = restored(self._given_settings())
         replaced = {
@@ -247,7 +243,7 @@ class PlayOptions(CommandOptions):
             "config.player_options": self.workers == 0,
         }
         return Confirmation(
-            repeated={"engine": engine, "config": config, "wrap_kwargs": self.wrapper_arguments()},
+            repeated={"engine": engine, "config": config, "wrap_kwargs": given},
             trusted=tuple(self.trust or ()),
             replaced=tuple(name for name, is_given in replaced.items() if is_given),
         )

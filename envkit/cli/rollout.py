@@ -38,9 +38,6 @@ class RolloutOptions(PlayOptions):
             help=f"Total episodes (default: {_EPISODES}, with --tasks one per task).",
         ),
     ] = None
-    group: Annotated[
-        int | None, typer.Option(min=1, help="Episodes per task; -n must be a multiple.")
-    ] = None
     tasks: Annotated[
         Path | None,
         typer.Option(
@@ -84,10 +81,10 @@ class RolloutOptions(PlayOptions):
 def rollout(given: RolloutOptions) -> None:
     """Play episodes with a model, a server or a scripted policy.
 
-    The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
-    first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
-    wait for running calls. --resume completes the run; so does the same command if it has
-    --resume-or-start.
+    The run directory gets run.json, trajectories.jsonl, images/, metrics.json, report.html and
+    vocabulary.json. The first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores
+    them; the second does not wait for running calls. --resume completes the run; so does the same
+    command if it has --resume-or-start.
     """
     from envkit.cli.run_plan import Output, RolloutPlan
     from envkit.cli.run_rollout import run_rollout

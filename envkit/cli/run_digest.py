@@ -12,10 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from envkit.cli.digest_file import DIGEST_FILE, DigestEntry, DigestFile, KeptPage
 from envkit.closing import Closing
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator, EpisodeFacts
+from envkit.rollout.vocabulary_file import VOCABULARY_FILE, VocabularyWriter
 from envkit.trajectory import Trajectory, VerifyReport, verify_file
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -28,8 +31,8 @@ from envkit.trajectory.storage import (
 )
 from envkit.trajectory.verify import FileCheck, RowCheck, certificate_problems
 from envkit.viewer import write_report
-from envkit.viewer.document import Decode, Document, Page
-from envkit.viewer.episodes import Checked
+from envkit.viewer.document import Document, Page
+from envkit.viewer.episodes import Checked, used_ids
 from envkit.viewer.run import RunSource
 from envkit.viewer.single_file import RunPages
 
@@ -52,6 +55,9 @@ class RunDigest(Closing):
         self._pages = RunPages(RunSource(directory), Document())
         self._check = FileCheck(lambda numbers: read_lines(directory, numbers))
         self._kept = DigestFile(directory / DIGEST_FILE, is_new=not is_resumed)
+        self.vocabulary: Final = VocabularyWriter(
+            directory / VOCABULARY_FILE, is_new=not is_resumed
+        )
         self._lines = self._size = 0
         self._must_read = False
         """Whether the check and the report need what only the file has."""
@@ -81,6 +87,7 @@ class RunDigest(Closing):
         """Add a record that was just written, and return its facts."""
         self._lines += 1
         self._size += len(prepared.line)
+        self.vocabulary.add(used_ids(trajectory))
         try:
             entry, page = self._written(trajectory, prepared)
         except Exception:  # noqa: BLE001  # what a page shows may be foreign; the file has the record
@@ -103,16 +110,16 @@ class RunDigest(Closing):
             self._must_read = self._must_read or file.stat().st_size != self._size
         return verify_file(file) if self._must_read else self._check.finished(file)
 
-    def write_report(self, out_html: Path, *, decode: Decode | None) -> None:
+    def write_report(self, out_html: Path) -> None:
         """Write the report.
 
         Raises:
             StorageError: It cannot be written.
         """
         if self._must_read:
-            write_report(self._directory, out_html, decode=decode)
+            write_report(self._directory, out_html, token_text=self.vocabulary.token_text)
         else:
-            self._pages.write(out_html, decode=decode)
+            self._pages.write(out_html, token_text=self.vocabulary.token_text)
 
     @property
     def is_from_memory(self) -> bool:
@@ -120,7 +127,8 @@ class RunDigest(Closing):
         return not self._must_read
 
     def close(self) -> None:
-        """Close the file of the entries; closing twice is fine."""
+        """Write the vocabulary and close the file of the entries; closing twice is fine."""
+        self.vocabulary.write()
         self._kept.close()
 
     def _written(
@@ -139,8 +147,10 @@ class RunDigest(Closing):
     def _add_stored(self, file: Path, line: bytes) -> EpisodeFacts:
         entry = self._kept.find(line)
         if entry is not None and self._is_usable(entry):
-            row = replace(entry.index.row, number=self._lines)
-            entry = replace(entry, index=replace(entry.index, row=row))
+            row = structs.replace(entry.index.row, number=self._lines)
+            entry = replace(entry, index=structs.replace(entry.index, row=row))
+            if entry.page is not None:
+                self.vocabulary.add(entry.page.token_ids)
             return self._take(entry, self._page(entry.page))
         entry, page = self._computed(parse_line(file, self._lines, line, self._images))
         self._kept.add(line, entry)
@@ -151,6 +161,7 @@ class RunDigest(Closing):
         if trajectory is None or recorded is None:
             assert stored.error is not None
             raise stored.error
+        self.vocabulary.add(used_ids(trajectory))
         checked = Checked.of(trajectory, recorded)
         problems = (*checked.problems, *certificate_problems(trajectory, recorded))
         return self._entry(trajectory, checked, RowCheck.of(trajectory, problems))

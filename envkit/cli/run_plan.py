@@ -15,7 +15,7 @@ from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.host import EnvFactory
 from envkit.rollout.plan import RunPlan, Shard
 from envkit.rollout.request import EpisodeRequest, read_requests
 from envkit.rollout.run_claim import RunClaim
@@ -65,10 +65,8 @@ class RolloutPlan:
     """Where the tasks of `run` come from; None if they are drawn with the seed."""
     task_hash: str | None = None
     """The `task_hash` of that file."""
-    wrap: str | None = None
-    """A key of `envkit.wrappers.WRAPPERS`; None plays the environment without a wrapper."""
-    wrap_kwargs: Mapping[str, Any]
-    """Arguments of the wrapper; empty without one."""
+    wraps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Arguments of each wrapper by its key in `envkit.wrappers.WRAPPERS`, the innermost first."""
     sinks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Values of the sinks by name."""
     out: Path | None = None
@@ -100,8 +98,6 @@ class RolloutPlan:
                 if self.out is None
                 else "--overwrite replaces a run and --resume-or-start resumes it: drop one"
             )
-        if self.wrap_kwargs and self.wrap is None:
-            raise ConfigurationError("--wrap-kwargs needs a wrapper: add --wrap NAME")
 
     @classmethod
     def of_options(
@@ -128,8 +124,7 @@ class RolloutPlan:
             config=config,
             choice=choice,
             run=replace(run, concurrency=given.concurrency or DEFAULT_CONCURRENCY),
-            wrap=None if given.wrap is None else given.wrap.value,
-            wrap_kwargs=given.wrapper_arguments(),
+            wraps=given.wrappers(),
             resume_or_start=given.resume_or_start,
             is_quiet=given.quiet,
             **more,
@@ -181,8 +176,7 @@ class RolloutPlan:
                 concurrency=settings["concurrency"],
                 shard=shard_of(settings),
             ),
-            wrap=settings["wrap"],
-            wrap_kwargs=settings["wrap_kwargs"],
+            wraps={name: settings["wrap_kwargs"].get(name, {}) for name in settings["wrap"]},
         )
         if (tasks := settings["tasks"]) is None:
             return plan
@@ -224,13 +218,12 @@ class RolloutPlan:
         return self.run.shard.share(self.run.episodes, self.run.group_size)
 
     def environment(self) -> str | EnvFactory:
-        """Return the environment's id, or a source that builds it with its wrapper."""
-        if self.wrap is None:
+        """Return the environment's id, or a source that builds it with its wrappers."""
+        if not self.wraps:
             return self.env_id
-        from envkit.wrappers import wrapping
+        from envkit.wrappers import Wrapped
 
-        wrapping(self.wrap, self.wrap_kwargs)  # rejects wrong arguments now
-        build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
+        build = Wrapped(partial(make, self.env_id, **self.config.env_kwargs), self.wraps)
         return FunctionSource(self.env_id, build)
 
     def settings(self) -> dict[str, Any]:
@@ -245,11 +238,15 @@ class RolloutPlan:
             "tasks": None
             if self.task_file is None
             else {"file": str(self.task_file), "sha256": self.task_hash},
-            "wrap": self.wrap,
-            "wrap_kwargs": dict(self.wrap_kwargs),
+            **self.wrap_settings(),
             **({SHARD: str(self.run.shard)} if self.run.shard.count > 1 else {}),
         }
         return stored(settings)
+
+    def wrap_settings(self) -> dict[str, Any]:
+        """Return the names of the wrappers in order, and the arguments of those that have any."""
+        given = {name: dict(arguments) for name, arguments in self.wraps.items() if arguments}
+        return {"wrap": [*self.wraps], "wrap_kwargs": given}
 
     def resume_options(self) -> str:
         """Return the options that resuming the run needs besides its folder."""
@@ -318,7 +315,7 @@ class RolloutPlan:
         return self.overwrite or self.is_resumed or self.resume_or_start
 
     def _claim_numbered(self) -> RunClaim:
-        wrap = "" if self.wrap is None else f"-{self.wrap}"
+        wrap = "".join(f"-{name}" for name in self.wraps)
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
         shard = self.run.shard
         if shard.count > 1:
@@ -387,11 +384,3 @@ def _taken(out: Path) -> StorageError:
         f"{out} already holds a run: choose another --out, complete it with --resume {out}, or add "
         "--overwrite"
     )
-
-
-def _wrapped(
-    env_id: str, env_kwargs: Mapping[str, Any], wrap: str, wrap_kwargs: Mapping[str, Any]
-) -> AnyEnv:
-    from envkit.wrappers import wrapping
-
-    return wrapping(wrap, wrap_kwargs)(make(env_id, **env_kwargs))

@@ -22,7 +22,9 @@ from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import EpisodeFacts
+from envkit.plugins import load_plugin
 from envkit.rollout.boundary import describe
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.plan import Played, RolloutState
 from envkit.rollout.player import AnyPlayer, Player
 from envkit.rollout.run import Run
@@ -41,7 +43,6 @@ from envkit.trajectory.storage import PreparedTrajectory
 if TYPE_CHECKING:
     from envkit.cli.run_digest import RunDigest
     from envkit.env import Env
-    from envkit.viewer.document import Decode
 
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1
@@ -58,8 +59,6 @@ class _Outcome:
     """Results of a run, for the exit code and the summary."""
 
     digest: "RunDigest"
-    decode: "Decode | None" = None
-    """Decodes the model's token ids; None for a model without tokens."""
     count: int = 0
     images: int = 0
     """Images shown to models."""
@@ -142,6 +141,7 @@ def run_rollout(plan: RolloutPlan, *, also: Callable[[Trajectory], None] | None 
 
     # The folder is claimed before the sinks open and the model loads: of two equal commands that
     # start together, one ends at once and the other loses nothing.
+    _check_names(plan.config)
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         plan = plan.begun(claim)
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
@@ -176,9 +176,30 @@ def _is_finished(plan: RolloutPlan, claim: RunClaim) -> bool:
         )
 
 
+def _check_names(config: RolloutConfig) -> None:
+    """Reject a wrong name of an agent or of a player of workers before the model is loaded."""
+    config.play_agent()
+    if config.workers or config.player is not None:
+        from envkit.cli.remote import GROUP
+
+        load_plugin(GROUP, config.player, kind="player")
+
+
 def _first_env(plan: RolloutPlan) -> "Env":
-    """Return the environment that provides the codec's tools, and the policy."""
+    """Return the environment that provides the codec's tools, and the policy.
+
+    Raises:
+        EnvkitError: It cannot be built, or a wrapper does not fit it.
+    """
     env = make_env(plan.env_id, dict(plan.config.env_kwargs))
+    try:
+        if plan.wraps:
+            from envkit.wrappers import Wrapped
+
+            Wrapped(lambda: env, plan.wraps)()
+    except BaseException:
+        env.close()
+        raise
     if plan.config.isolation == "none":
         return env
     from envkit.rollout.sources import isolate, source_of
@@ -235,7 +256,8 @@ async def _play(running: _Running, env: "Env", claim: RunClaim) -> None:
         if training is not None:
             note(training)
     outcome.started = time.perf_counter()
-    outcome.decode = None if built.codec is None else built.codec.decode_all
+    if built.codec is not None:
+        outcome.digest.vocabulary.token_text = built.codec.token_text
     player: AnyPlayer | None = None
     try:
         player = await _player(plan, built)
@@ -381,8 +403,7 @@ def _drop_old_figures(directory: Path) -> None:
 
 
 def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
-    arguments = stored(dict(plan.wrap_kwargs))
-    wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": arguments}
+    wrap: dict[str, object] = stored(plan.wrap_settings()) if plan.wraps else {}
     return {"model": built.model, "rollout_seed": plan.config.seed, **wrap}
 
 
@@ -397,9 +418,7 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
         return signals.exit_code or EXIT_ALL_FAULTED
     if outcome.failure is None:
         _tell_faults(outcome)
-    is_sound = summarise(
-        directory, outcome.figures(), outcome.decode, output=plan.output, digest=outcome.digest
-    )
+    is_sound = summarise(directory, outcome.figures(), output=plan.output, digest=outcome.digest)
     if signals.was_stopped:
         if plan.output is not Output.NOTHING:
             more = plan.resume_options()
@@ -407,8 +426,9 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
         return signals.exit_code
     if outcome.failure is not None:
         raise outcome.failure
-    if _is_blind_wrap(plan) and outcome.completed and not outcome.images:
-        note(f"--wrap {plan.wrap} changed nothing: no episode of {plan.env_id} showed an image")
+    wraps = _image_wraps(plan)
+    if wraps and outcome.completed and not outcome.images:
+        note(f"{wraps} changed nothing: no episode of {plan.env_id} showed an image")
         return EXIT_ERROR
     if outcome.completed == 0:
         note("no episode ended without a fault; nothing can be trained on")
@@ -416,11 +436,11 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
     return EXIT_OK if is_sound else EXIT_ERROR
 
 
-def _is_blind_wrap(plan: RolloutPlan) -> bool:
-    """Whether the wrapper only changes images."""
+def _image_wraps(plan: RolloutPlan) -> str:
+    """Return the options whose wrappers only change images."""
     from envkit.wrappers.named import IMAGE_WRAPPERS
 
-    return plan.wrap in IMAGE_WRAPPERS
+    return " ".join(f"--wrap {name}" for name in plan.wraps if name in IMAGE_WRAPPERS)
 
 
 def _tell_faults(outcome: _Outcome) -> None:

@@ -10,7 +10,7 @@ from envkit.cli.console import say, say_json
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit.viewer.document import Decode
+    from envkit.rollout.vocabulary_file import TokenText
 
 Run = Annotated[
     Path, typer.Argument(metavar="FILE_OR_DIR", help="A trajectory file or a run directory.")
@@ -18,17 +18,23 @@ Run = Annotated[
 TokenModel = Annotated[
     str | None,
     typer.Option(
-        metavar="DIR_OR_NAME", help="Also show tokens as text, with this model's tokenizer."
+        metavar="DIR_OR_NAME",
+        help="Show tokens as text with this model's tokenizer, not with the texts in the run.",
     ),
 ]
 
 
 def report(
-    run: Run,
-    diff: Annotated[
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE_OR_DIR", help="A trajectory file, a run directory or an evaluation."
+        ),
+    ],
+    other: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OTHER", help="Compare with another run on the same seeds: what changed."
+        typer.Argument(
+            metavar="[OTHER]", help="Another run of the same seeds, to see what changed in it."
         ),
     ] = None,
     out: Annotated[
@@ -46,28 +52,38 @@ def report(
         ),
     ] = 10_000,
 ) -> None:
-    """Write a run, or what changed from one run to another, as one self-contained HTML file."""
-    from envkit.trajectory.storage import trajectory_file
-    from envkit.viewer import write_diff, write_report
+    """Write a run, an evaluation, or what changed between two runs, as one HTML file.
 
+    The file is self-contained: it needs no network and no other file.
+    """
+    from envkit.trajectory.storage import trajectory_file
+    from envkit.viewer import write_diff, write_evaluation, write_report
+    from envkit.viewer.evaluation_file import is_evaluation
+
+    if other is None and is_evaluation(run):
+        target = out or run / "report.html"
+        write_evaluation(run, target, token_text=tokenizer(model), max_episodes=max_episodes)
+        say(str(target))
+        return
     source = trajectory_file(run)
-    target = out or source.with_name("report.html" if diff is None else "diff.html")
-    decode = decoder(model)
-    if diff is None:
-        write_report(source, target, decode=decode, max_episodes=max_episodes)
+    target = out or source.with_name("report.html" if other is None else "diff.html")
+    token_text = tokenizer(model)
+    if other is None:
+        write_report(source, target, token_text=token_text, max_episodes=max_episodes)
     else:
-        other = trajectory_file(diff)
-        write_diff(source, other, target, decode=decode, max_episodes=max_episodes)
+        second = trajectory_file(other)
+        write_diff(source, second, target, token_text=token_text, max_episodes=max_episodes)
     say(str(target))
 
 
-def decoder(model: str | None) -> "Decode | None":
-    """Return a function that turns token ids into text; None without a model."""
+def tokenizer(model: str | None) -> "TokenText | None":
+    """Return a function that returns the text of a token id; None without a model."""
     if model is None:
         return None
+    from envkit.builtin_models import model_source
     from envkit.tokens import load_codec
 
-    return load_codec(model).decode_all
+    return load_codec(model_source(model), lazy_features=True).token_text
 
 
 def verify(run: Run, as_json: AsJson = False) -> None:

@@ -15,7 +15,6 @@ from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
     from envkit.cli.run_digest import RunDigest
-    from envkit.viewer.document import Decode
 
 REPORT_FILE: Final = "report.html"
 _PIPE_WIDTH: Final = 120
@@ -25,7 +24,6 @@ _PIPE_WIDTH: Final = 120
 def summarise(
     directory: Path,
     metrics: Mapping[str, float],
-    decode: "Decode | None",
     *,
     output: Output,
     digest: "RunDigest | None" = None,
@@ -35,7 +33,6 @@ def summarise(
     Args:
         directory: The run directory.
         metrics: The aggregated metrics.
-        decode: Turns token ids into text, for the report; None shows ids.
         output: The output in addition to the files.
         digest: What was collected of the episodes while they were written; None reads the file.
 
@@ -57,9 +54,9 @@ def summarise(
     if checked.trajectories:
         report = directory / REPORT_FILE
         if digest is None:
-            write_report(directory, report, decode=decode)
+            write_report(directory, report)
         else:
-            digest.write_report(report, decode=decode)
+            digest.write_report(report)
         paths["report"] = str(report)
     if output is Output.JSON:
         say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})

@@ -9,7 +9,7 @@ import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.run_plan import RUNS
-from envkit.cli.stored import TokenModel, decoder
+from envkit.cli.stored import TokenModel, tokenizer
 from envkit.files import storage_errors
 
 
@@ -22,6 +22,13 @@ def ui(
         int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 uses any free one.")
     ] = 8420,
     model: TokenModel = None,
+    notes: Annotated[
+        bool,
+        typer.Option(
+            "--notes",
+            help="Let the pages change notes and tags of runs (notes.json in each run's folder).",
+        ),
+    ] = False,
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Only print the URL; do not open a browser.")
     ] = False,
@@ -43,7 +50,7 @@ def ui(
     if shown.exists():
         with storage_errors(f"cannot show {shown}"):
             os.listdir(shown)
-    library = Library(Folder(shown), decode=decoder(model))
+    library = Library(Folder(shown), token_text=tokenizer(model), takes_notes=notes)
     library.step()
     if library.is_empty:
         note(f"{shown} has no runs yet; they appear when a rollout starts")

@@ -4,7 +4,7 @@ from envkit.metrics.aggregate import Aggregator, aggregate, histograms
 from envkit.metrics.distribution import Distribution, Histogram
 from envkit.metrics.facts import EpisodeFacts
 from envkit.metrics.names import METRICS
-from envkit.metrics.table import health_line, summary_table
+from envkit.metrics.table import SummaryTable, health_line, summary_table
 
 __all__ = [
     "METRICS",
@@ -12,6 +12,7 @@ __all__ = [
     "Distribution",
     "EpisodeFacts",
     "Histogram",
+    "SummaryTable",
     "aggregate",
     "health_line",
     "histograms",

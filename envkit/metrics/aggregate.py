@@ -28,7 +28,6 @@ _SUMMED: Final = (
     "long_checked",
 )
 """Facts summed over episodes under their own name."""
-_summed: Final = attrgetter(*_SUMMED)
 _DISTRIBUTED: Final = {
     "tokens/prompt": "prompt_length",
     "tokens/response": "response_tokens",
@@ -50,6 +49,9 @@ _COUNTED: Final = {
 }
 """Facts that count by kind, by the prefix of their metrics."""
 
+_BATCH: Final = 256
+"""Episodes that are added up together."""
+
 
 class Aggregator:
     """Collects the metrics of a run without keeping its trajectories.
@@ -69,6 +71,8 @@ class Aggregator:
         self._tails: defaultdict[str, Moments] = defaultdict(Moments)
         """Sampled tokens and rewards by tail handling."""
         self._versions: set[str] = set()
+        self._pending: list[EpisodeFacts] = []
+        """Episodes that the rest does not count yet."""
 
     def add(self, episode: Trajectory | EpisodeFacts) -> None:
         """Add one episode. A faulted or aborted one is excluded from the reward.
@@ -76,30 +80,38 @@ class Aggregator:
         An episode cut from the batch's tail counts only in the tail metrics.
         """
         facts = episode if isinstance(episode, EpisodeFacts) else EpisodeFacts.of(episode)
-        if facts.tail is not None:
-            self._tails["cut"].add(facts.response_tokens)
-            return
+        self._pending.append(facts)
+        if len(self._pending) >= _BATCH:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Add up the pending episodes, a fact at a time: loops over one fact are fast."""
+        pending, self._pending = self._pending, []
+        self._tails["cut"].extend([one.response_tokens for one in pending if one.tail is not None])
+        batch = [one for one in pending if one.tail is None]
         counts = self._counts
-        counts["episodes"] += 1
-        self._stops[StopReason(facts.stop_reason)] += 1
-        if facts.fault is not None:
-            self._kinds["fault"][facts.fault["kind"]] += 1
-        self._add_reward(facts)
-        for name, value in zip(_SUMMED, _summed(facts), strict=True):
-            counts[name] += value
+        counts["episodes"] += len(batch)
+        self._stops.update(StopReason(one.stop_reason) for one in batch)
+        self._kinds["fault"].update(one.fault["kind"] for one in batch if one.fault is not None)
+        for name in _SUMMED:
+            counts[name] += sum(map(attrgetter(name), batch))
         for name, field in _DISTRIBUTED.items():
-            if (value := getattr(facts, field)) is not None:
-                self._distributions[name].add(value)
-        for part, values in facts.seconds.items():
-            seconds = self._distributions[f"seconds/{part}"]
-            for value in values:
-                seconds.add(value)
+            values = map(attrgetter(field), batch)
+            self._distributions[name].extend([value for value in values if value is not None])
+        seconds: defaultdict[str, list[float]] = defaultdict(list)
+        for one in batch:
+            for part, values in one.seconds.items():
+                seconds[part] += values
+        for part, values in seconds.items():
+            self._distributions[f"seconds/{part}"].extend(values)
         for prefix, field in _COUNTED.items():
-            for kind, count in getattr(facts, field).items():
-                self._kinds[prefix][kind] += count
-        self._add_parked(facts)
-        self._versions |= set(facts.weight_versions)
-        counts["mixed_versions"] += len(facts.weight_versions) > 1
+            for found in filter(None, map(attrgetter(field), batch)):
+                self._kinds[prefix].update(found)
+        self._add_rewards(batch)
+        self._add_parked(batch)
+        versions = [one.weight_versions for one in batch]
+        self._versions.update(*versions)
+        counts["mixed_versions"] += sum(len(one) > 1 for one in versions)
 
     def result(self, *, elapsed_seconds: float | None = None) -> dict[str, float]:
         """Return the metrics so far, in the order of `METRICS`.
@@ -108,6 +120,7 @@ class Aggregator:
             elapsed_seconds: Wall-clock time of the run, for throughput. None omits throughput: the
                 durations of overlapping episodes do not determine it.
         """
+        self._fold()
         return {
             **self._episode_metrics(),
             **self._token_metrics(),
@@ -120,32 +133,46 @@ class Aggregator:
 
     def histograms(self) -> dict[str, Histogram]:
         """Return histograms of reward, turns, sampled tokens and durations, by metric name."""
+        self._fold()
         return {
             name: self._distributions[name].histogram()
             for name in ("reward", "turns", "tokens/response", "seconds/episode")
             if self._distributions[name].count
         }
 
-    def _add_reward(self, facts: EpisodeFacts) -> None:
-        group = None if facts.group_id is None else self._groups[facts.group_id]
-        if facts.reward is None:
-            return
-        if group is not None:
-            group.add(facts.reward)
-        self._distributions["reward"].add(facts.reward)
-        self._counts["ungraded"] += facts.is_ungraded
-        self._counts["successes"] += facts.success is True
-        self._counts["judged"] += facts.success is not None
-        self._counts["truncated"] += facts.is_truncated
-        for name, value in facts.reward_terms.items():
-            self._terms[name].add(value)
+    def _add_rewards(self, batch: Iterable[EpisodeFacts]) -> None:
+        rewarded: list[EpisodeFacts] = []
+        rewards: list[float] = []
+        terms: defaultdict[str, list[float]] = defaultdict(list)
+        for one in batch:
+            group = None if one.group_id is None else self._groups[one.group_id]
+            if one.reward is None:
+                continue
+            rewarded.append(one)
+            rewards.append(one.reward)
+            if group is not None:
+                group.extend((one.reward,))
+            for name, value in one.reward_terms.items():
+                terms[name].append(value)
+        self._distributions["reward"].extend(rewards)
+        for name, values in terms.items():
+            self._terms[name].extend(values)
+        counts = self._counts
+        counts["ungraded"] += sum(one.is_ungraded for one in rewarded)
+        counts["successes"] += sum(one.success is True for one in rewarded)
+        counts["judged"] += sum(one.success is not None for one in rewarded)
+        counts["truncated"] += sum(one.is_truncated for one in rewarded)
 
-    def _add_parked(self, facts: EpisodeFacts) -> None:
+    def _add_parked(self, batch: Iterable[EpisodeFacts]) -> None:
         """Track parked and unparked episodes separately."""
-        kind = "resumed" if facts.times_parked else "straight"
-        self._tails[f"{kind} tokens"].add(facts.response_tokens)
-        if facts.reward is not None:
-            self._tails[f"{kind} reward"].add(facts.reward)
+        tokens: defaultdict[str, list[float]] = defaultdict(list)
+        for one in batch:
+            kind = "resumed" if one.times_parked else "straight"
+            tokens[f"{kind} tokens"].append(one.response_tokens)
+            if one.reward is not None:
+                tokens[f"{kind} reward"].append(one.reward)
+        for name, values in tokens.items():
+            self._tails[name].extend(values)
 
     def _episode_metrics(self) -> dict[str, float]:
         counts, reward = self._counts, self._distributions["reward"]

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -34,17 +34,22 @@ class Moments:
         self._mean = 0.0
         self._squares = 0.0
 
-    def add(self, value: float) -> None:
-        """Add one number."""
-        self.count += 1
-        self.total += value
-        if value < self.minimum:
-            self.minimum = value
-        if value > self.maximum:
-            self.maximum = value
-        step = value - self._mean  # Welford: sums of squares cancel badly
-        self._mean += step / self.count
-        self._squares += step * (value - self._mean)
+    def extend(self, values: Iterable[float]) -> None:
+        """Add numbers in their order."""
+        count, total, mean, squares = self.count, self.total, self._mean, self._squares
+        low, high = self.minimum, self.maximum
+        for value in values:
+            count += 1
+            total += value
+            if value < low:
+                low = value
+            if value > high:
+                high = value
+            step = value - mean  # Welford: sums of squares cancel badly
+            mean += step / count
+            squares += step * (value - mean)
+        self.count, self.total, self._mean, self._squares = count, total, mean, squares
+        self.minimum, self.maximum = low, high
 
     @property
     def mean(self) -> float:
@@ -69,12 +74,11 @@ class Distribution(Moments):
         self._values: Counter[float] = Counter()
         self._is_exact = True
 
-    def add(self, value: float) -> None:
-        """Add one number; non-finite numbers are ignored."""
-        if not math.isfinite(value):
-            return
-        super().add(value)
-        self._values[value if self._is_exact else _bucket(value)] += 1
+    def extend(self, values: Iterable[float]) -> None:
+        """Add numbers in their order; non-finite numbers are ignored."""
+        finite = list(filter(math.isfinite, values))
+        super().extend(finite)
+        self._values.update(finite if self._is_exact else map(_bucket, finite))
         if self._is_exact and len(self._values) > EXACT_VALUES:
             self._coarsen()
 

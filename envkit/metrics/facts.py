@@ -1,9 +1,12 @@
 """Facts about one episode for the metrics, stored as plain data in a trainer's sample."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, cast
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.grading import UNGRADED
@@ -23,10 +26,17 @@ from envkit.trajectory.trajectory import (
     role_of,
 )
 
+_FAULTS: Final = frozenset(one.value for one in StopReason if one.is_fault)
+_TRUNCATIONS: Final = frozenset(one.value for one in StopReason if one.is_truncation)
+_SECONDS: Final = {part: attrgetter(f"{part}_seconds") for part in TIME_PARTS}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeFacts:
-    """Numbers about one episode, without tokens, texts or images."""
+
+class EpisodeFacts(Struct, frozen=True, kw_only=True):
+    """Numbers about one episode, without tokens, texts or images.
+
+    A struct, because creating a frozen dataclass of so many fields takes six times as long, and a
+    run has one per episode.
+    """
 
     env_id: str = ""
     role: str | None = None
@@ -98,18 +108,17 @@ class EpisodeFacts:
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeFacts":
         """Return the facts of a trajectory."""
-        turns, segments, fault = trajectory.own_turns, trajectory.own_segments, trajectory.fault
-        tokens: Counter[SegmentKind] = Counter()
-        for segment in segments:
-            tokens[segment.kind] += segment.token_count
-        retries: Counter[str] = Counter({"restart": trajectory.env_restarts})
-        for turn in turns:
-            retries.update(turn.env_retries)
-            retries["engine"] += turn.engine_retries
-            retries["resample"] += turn.resamples
-        versions = (turn.weight_version for turn in turns)
+        turns, fault = trajectory.own_turns, trajectory.fault
+        has_ledger, metadata = trajectory.has_ledger, trajectory.metadata
+        sampled = observed = observations = images = 0
+        for segment in trajectory.own_segments:
+            images += len(segment.images)
+            if segment.kind is SegmentKind.MODEL:
+                sampled += segment.token_count
+            elif segment.kind is SegmentKind.OBSERVATION:
+                observed += segment.token_count
+                observations += 1
         long = _long(trajectory)
-        parts = [turn.seconds.values() for turn in turns]  # in the order of `TIME_PARTS`
         return cls(
             env_id=trajectory.env_id,
             role=role_of(trajectory),
@@ -128,33 +137,35 @@ class EpisodeFacts:
             agent_sequences=_agent_counts(trajectory, "sequences"),
             agent_untrained=_agent_counts(trajectory, "untrained"),
             agent_unenforced=_agent_counts(trajectory, "unenforced"),
-            tool_calls=sum(turn.tool_call is not None for turn in trajectory.turns),
-            parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
-            images=sum(len(segment.images) for segment in segments)
-            if trajectory.has_ledger
-            else trajectory.image_count,
-            image_bytes=sum(turn.image_bytes for turn in turns),
+            tool_calls=sum([turn.tool_call is not None for turn in trajectory.turns]),
+            parse_errors=sum([turn.parse_error is not None for turn in trajectory.turns]),
+            images=images if has_ledger else trajectory.image_count,
+            image_bytes=sum([turn.image_bytes for turn in turns]),
             prompt_length=_prompt_length(trajectory),
-            response_tokens=tokens[SegmentKind.MODEL]
-            if trajectory.has_ledger
-            else sum(turn.response_tokens for turn in turns),
-            observation_tokens=tokens[SegmentKind.OBSERVATION],
-            observations=sum(segment.kind is SegmentKind.OBSERVATION for segment in segments),
+            response_tokens=sampled
+            if has_ledger
+            else sum([turn.response_tokens for turn in turns]),
+            observation_tokens=observed,
+            observations=observations,
             trained_tokens=trajectory.trained_token_count,
-            stale_tokens=trajectory.metadata.get(STALE_TOKENS, 0),
-            prompt_tokens=sum(turn.prompt_tokens for turn in turns),
-            cached_tokens=sum(min(turn.cached_tokens, turn.prompt_tokens) for turn in turns),
-            clamped_logprobs=sum(turn.clamped_logprobs for turn in turns),
-            neutralised=sum(turn.neutralised or 0 for turn in turns),
-            sanity=dict(Counter(turn.sanity.value for turn in turns if turn.sanity is not None)),
+            stale_tokens=_whole(metadata, STALE_TOKENS),
+            prompt_tokens=sum([turn.prompt_tokens for turn in turns]),
+            cached_tokens=sum([min(turn.cached_tokens, turn.prompt_tokens) for turn in turns]),
+            clamped_logprobs=sum([turn.clamped_logprobs for turn in turns]),
+            neutralised=sum([turn.neutralised or 0 for turn in turns]),
+            sanity=_sanity(turns),
             long_observations=len(long),
-            long_checked=sum(one not in (None, SanityStatus.UNCHECKED) for one in long),
-            retries={kind: count for kind, count in retries.items() if count},
-            seconds=dict(zip(TIME_PARTS, zip(*parts, strict=True), strict=True)) if turns else {},
+            long_checked=sum([one not in (None, SanityStatus.UNCHECKED) for one in long]),
+            retries=_retries(trajectory),
+            seconds=_seconds(turns),
             duration_seconds=trajectory.duration_seconds,
-            weight_versions=tuple(dict.fromkeys(one for one in versions if one is not None)),
-            tail=trajectory.metadata.get(TAIL),
-            times_parked=trajectory.metadata.get(TIMES_PARKED, 0),
+            weight_versions=tuple(
+                dict.fromkeys(
+                    [turn.weight_version for turn in turns if turn.weight_version is not None]
+                )
+            ),
+            tail=tail if isinstance(tail := metadata.get(TAIL), str) else None,
+            times_parked=_whole(metadata, TIMES_PARKED),
         )
 
     @classmethod
@@ -164,7 +175,7 @@ class EpisodeFacts:
         Raises:
             ConfigurationError: The data is not facts, or has an unknown stop reason.
         """
-        known = {entry.name for entry in fields(cls)}
+        known = set(cls.__struct_fields__)
         try:
             StopReason(data["stop_reason"])
         except (KeyError, ValueError) as error:
@@ -180,7 +191,7 @@ class EpisodeFacts:
     @property
     def is_faulted(self) -> bool:
         """Whether infrastructure ended the episode."""
-        return StopReason(self.stop_reason).is_fault
+        return self.stop_reason in _FAULTS
 
     @property
     def is_aborted(self) -> bool:
@@ -190,7 +201,35 @@ class EpisodeFacts:
     @property
     def is_truncated(self) -> bool:
         """Whether a limit ended it."""
-        return StopReason(self.stop_reason).is_truncation
+        return self.stop_reason in _TRUNCATIONS
+
+
+def _sanity(turns: Sequence[TurnRecord]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for turn in turns:
+        if turn.sanity is not None:
+            found[turn.sanity.value] = found.get(turn.sanity.value, 0) + 1
+    return found
+
+
+def _retries(trajectory: Trajectory) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    if trajectory.env_restarts:
+        found["restart"] = trajectory.env_restarts
+    for turn in trajectory.own_turns:
+        if turn.env_retries:
+            found.update(turn.env_retries)
+        if turn.engine_retries:
+            found["engine"] += turn.engine_retries
+        if turn.resamples:
+            found["resample"] += turn.resamples
+    return {kind: count for kind, count in found.items() if count}
+
+
+def _seconds(turns: Sequence[TurnRecord]) -> dict[str, tuple[float, ...]]:
+    if not turns:
+        return {}
+    return {part: tuple(map(seconds, turns)) for part, seconds in _SECONDS.items()}
 
 
 def _sequences(trajectory: Trajectory) -> int:
@@ -222,8 +261,16 @@ def _long(trajectory: Trajectory) -> list[SanityStatus | None]:
 
 
 def _rewrites(trajectory: Trajectory) -> dict[str, int]:
+    if not trajectory.branches:
+        return {}
     first = 0 if trajectory.origin is None else trajectory.origin.segments
     return dict(Counter(one.reason for one in trajectory.branches if one.segment >= first))
+
+
+def _whole(metadata: Mapping[str, Any], name: str) -> int:
+    """Return a number of the metadata, which may come from anybody; 0 for anything else."""
+    value = metadata.get(name, 0)
+    return value if type(value) is int else 0
 
 
 def _agent_counts(trajectory: Trajectory, name: str) -> dict[str, int]:
@@ -241,21 +288,23 @@ def _agent_counts(trajectory: Trajectory, name: str) -> dict[str, int]:
 
 def _prompt_length(trajectory: Trajectory) -> int | None:
     if trajectory.segments:
-        return len(trajectory.segments[0].train_ids)
+        return trajectory.segments[0].token_count
     return None if trajectory.has_ledger else trajectory.turns[0].prompt_tokens
 
 
 def reward_terms(trajectory: Trajectory) -> dict[str, float]:
     """Return the sums of the finite reward terms that an environment reported, by name."""
-    terms: defaultdict[str, float] = defaultdict(float)
+    terms: dict[str, float] = {}
     for turn in trajectory.turns:
         for name, value in turn_terms(turn).items():
-            terms[name] += value
-    return dict(terms)
+            terms[name] = terms.get(name, 0.0) + value
+    return terms
 
 
 def turn_terms(turn: TurnRecord) -> dict[str, float]:
     """Return the finite reward terms of one turn, by name; anything else there is left out."""
     given: Any = turn.info.get("reward_terms")
-    named = cast("dict[object, object]", given) if isinstance(given, Mapping) else {}
+    if type(given) is not dict and not isinstance(given, Mapping):
+        return {}
+    named = cast("dict[object, object]", given)
     return {str(name): n for name, value in named.items() if (n := finite(value)) is not None}

@@ -1,6 +1,8 @@
 """The table at the end of a run."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, cast
 
 from envkit.metrics.aggregate import aggregate
@@ -14,22 +16,51 @@ if TYPE_CHECKING:  # rich is slow to import, and only terminals need it
 Metrics = Mapping[str, float]
 
 
-def summary_table(run: Metrics | Iterable[Trajectory]) -> "Table":
-    """Return a compact table of a run, to print with rich.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SummaryTable:
+    """The summary of a run: `rich.print` draws it in a terminal, a notebook shows it as HTML.
+
+    Attributes:
+        rows: Label and text of each line.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+
+    def __rich__(self) -> "Table":
+        """Return the table of a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        title = "rollout summary"
+        table = Table(title=title, title_justify="left", show_header=False, min_width=56)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column(overflow="fold")
+        for name, text in self.rows:
+            table.add_row(name, Text(text))  # as text: a name may look like markup
+        return table
+
+    def __repr__(self) -> str:
+        """Return the lines as text."""
+        return "\n".join(f"{name:<12} {text}" for name, text in self.rows)
+
+    def _repr_html_(self) -> str:
+        """Return a table that wraps: a notebook clips lines that are wider than its output."""
+        style = 'style="text-align: left; overflow-wrap: anywhere"'
+        lines = (
+            f'<tr><th scope="row" {style}>{escape(name)}</th><td {style}>{escape(text)}</td></tr>'
+            for name, text in self.rows
+        )
+        return f"<table>{''.join(lines)}</table>"
+
+
+def summary_table(run: Metrics | Iterable[Trajectory]) -> SummaryTable:
+    """Return a compact table of a run, for a terminal or a notebook.
 
     Args:
         run: Metrics as `aggregate` returns them, or trajectories.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     metrics = cast("Metrics", run) if isinstance(run, Mapping) else aggregate(run)
-    table = Table(title="rollout summary", title_justify="left", show_header=False, min_width=56)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for name, text in summary_rows(metrics):
-        table.add_row(name, Text(text))  # as text: a name may look like markup
-    return table
+    return SummaryTable(rows=summary_rows(metrics))
 
 
 def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:

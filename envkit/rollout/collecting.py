@@ -18,6 +18,8 @@ import threading
 from collections.abc import Generator
 from typing import Final
 
+from envkit.fast_json import collection
+
 _EVERY_S: Final = 0.1
 _LONG: Final = 32
 """A run of fewer episodes ends before a full collection is due."""
@@ -73,7 +75,7 @@ class GcPacer:
         with self._lock:
             self._runs += 1
             self._allowed += _PER_EPISODE * episodes_at_once
-            if self._runs > 1 or not gc.isenabled() or gc.get_freeze_count():
+            if self._runs > 1 or not collection.is_enabled or gc.get_freeze_count():
                 return
             self._threshold = gc.get_threshold()
             youngest, middle, _ = self._threshold

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import gymnasium
 
+from envkit import registration
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, FaultKind, shown
@@ -29,7 +30,7 @@ from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, pla
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
-from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolate
+from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolate, source_of
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -50,7 +51,7 @@ class AnyPlayer(ABC):
 
     async def play(
         self,
-        env: AnyEnv | EnvFactory,
+        env: str | AnyEnv | EnvFactory,
         spec: EpisodeSpec | None = None,
         *,
         interrupt: Interrupt | None = None,
@@ -62,18 +63,22 @@ class AnyPlayer(ABC):
         failure inside the episode becomes a faulted record.
 
         Args:
-            env: An environment, which the caller closes; a function that builds one, which is
-                closed after the episode; or a `Source`, whose environments are kept for later
-                episodes. Workers take a source or a function of a module.
+            env: A registered id, made with the configuration's `env_kwargs`; an environment, which
+                the caller closes; a function that builds one, which is closed after the episode;
+                or a `Source`. Environments of an id or a source are kept for later episodes.
+                Workers take an id, a source or a function of a module.
             spec: The episode to play; None draws one.
             interrupt: Ends the episode early with a valid partial trajectory.
 
         Raises:
+            UnknownNameError: No environment has that id.
             ConfigurationError: Engine, sampling and environment are incompatible.
             RunFailedError: This player's first episodes all failed in the same way, too many
                 failed in a row (`RolloutConfig.breaker`), or the tokens of several differ from the
                 full render.
         """
+        if isinstance(env, str):
+            env = source_of(registration.spec(env).id, self.config.env_kwargs)
         spec = spec or EpisodeSpec()
         # A record needs the name even if the environment is never built.
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
@@ -82,7 +87,7 @@ class AnyPlayer(ABC):
     async def resume(
         self,
         trajectory: Trajectory,
-        env: AnyEnv | EnvFactory,
+        env: str | AnyEnv | EnvFactory,
         *,
         member: int = 0,
         interrupt: Interrupt | None = None,
@@ -414,7 +419,7 @@ def _faulted(trajectory: Trajectory, aborts: int) -> Trajectory:
 
 
 async def play(
-    env: AnyEnv | EnvFactory,
+    env: str | AnyEnv | EnvFactory,
     engine: Engine,
     codec: ChatCodec,
     *,
@@ -430,8 +435,9 @@ async def play(
     no trained tokens. `Player.play` accepts more settings, and environments with several agents.
 
     Args:
-        env: An environment, which the caller closes, or a function that builds one, which is closed
-            here. Pass a function if the environment is bound to the thread that creates it.
+        env: A registered id; an environment, which the caller closes; or a function that builds
+            one, which is closed here. Pass an id or a function if the environment is bound to the
+            thread that creates it.
         engine: Samples the replies.
         codec: Encodes the environment's messages as the model's chat template does.
         limits: Limits of the episode; None leaves only the environment's own turn limit.
@@ -457,7 +463,7 @@ async def play(
 
 async def resume(
     trajectory: Trajectory,
-    env: AnyEnv | EnvFactory,
+    env: str | AnyEnv | EnvFactory,
     engine: Engine,
     codec: ChatCodec,
     *,

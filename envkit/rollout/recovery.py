@@ -183,9 +183,13 @@ class RecoveringEnv:
         is_same = start == self._reset_hash
         can_resume = snapshot is not None or self._capabilities.replay_safe
         if not can_resume and (replies or not is_same):
+            name = type(self.env).__name__
             why = (
-                f"{type(self.env).__name__} has no snapshot and is not replay_safe, so its "
-                "episodes cannot be resumed; declare one of the two capabilities"
+                f"the trajectory has no snapshot of {name}, which could not be saved at the abort, "
+                f"and {name} is not replay_safe, so the episode cannot be resumed"
+                if self._capabilities.snapshot
+                else f"{name} has no snapshot and is not replay_safe, so its episodes cannot be "
+                "resumed; declare one of the two capabilities"
             )
             # Aborted episodes are the long ones: to fault them would be a selection bias.
             if self._can_restart:

@@ -25,6 +25,7 @@ from envkit.folder_claim import FolderClaim
 from envkit.rollout import run_settings
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
+from envkit.rollout.vocabulary_file import VOCABULARY_FILE
 from envkit.secrets import hidden, stored
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -103,7 +104,8 @@ class RunFolder(Closing):
             mode = "overwrite" if overwrite else "create"
             writer = TrajectoryWriter(path, mode=mode, claim=held)
             received = path.glob(RECEIVED_FILE.format("*")) if overwrite else ()
-            for file in (path / UNFINISHED_FILE, path / FAULTED_FILE, *received):
+            names = (UNFINISHED_FILE, FAULTED_FILE, VOCABULARY_FILE)
+            for file in (*map(path.joinpath, names), *received):
                 with storage_errors(f"cannot replace {file}"):
                     file.unlink(missing_ok=True)
             run_id = secrets.token_hex(8)

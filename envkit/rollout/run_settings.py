@@ -32,7 +32,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "concurrency": (int,),
     "tasks": (dict, NoneType),
     "shard": (str, NoneType),
-    "wrap": (str, NoneType),
+    "wrap": (list,),
     "wrap_kwargs": (dict,),
 }
 """Types of the settings that `envkit rollout` records; a section comes before its parts."""
@@ -89,7 +89,19 @@ def command_settings(path: Path) -> dict[str, Any]:
                 f"{path / RUN_FILE} does not describe a run of envkit rollout: {names} must be "
                 f"{allowed}, got {value!r:.{_SHOWN}}"
             )
+    _check_wrappers(path, settings["wrap"], settings["wrap_kwargs"])
     return settings
+
+
+def _check_wrappers(path: Path, names: list[object], arguments: dict[str, object]) -> None:
+    if all(isinstance(name, str) for name in names) and all(
+        name in names and isinstance(given, dict) for name, given in arguments.items()
+    ):
+        return
+    raise StorageError(
+        f"{path / RUN_FILE} does not describe a run of envkit rollout: wrap must be names and "
+        f"wrap_kwargs their arguments, got {names!r:.{_SHOWN}} and {arguments!r:.{_SHOWN}}"
+    )
 
 
 def changed_settings(

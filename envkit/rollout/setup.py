@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from envkit.agents.rewards import AdjustRewards
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, shown
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
 from envkit.rollout.history import HistorySetting, check_codec
 from envkit.rollout.limits import Limits, RetryBudget
@@ -92,6 +92,11 @@ class Setup:
         check_codec(self.history, self.codec)
         for role in self.roles.engines.keys() | self.roles.samplings.keys():
             self.of_role(role)
+        if not hasattr(self.engine, "logprob_kind"):  # a caller may pass anything
+            raise ConfigurationError(
+                f"an engine must be an envkit.rollout.Engine, got {shown(self.engine)}; "
+                "ScriptedEngine(codec, policy) plays a policy"
+            )
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
             raise ConfigurationError(
                 f"engine {self.engine.name!r} reports raw log-probabilities, which match "

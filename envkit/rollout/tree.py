@@ -106,7 +106,7 @@ class ByEntropy:
 
 
 async def play_tree(
-    env: AnyEnv | EnvFactory,
+    env: str | AnyEnv | EnvFactory,
     player: AnyPlayer,
     *,
     branching: Branching,
@@ -121,8 +121,8 @@ async def play_tree(
     A leaf that faults is a faulted trajectory, as from `Player.play`.
 
     Args:
-        env: As for `Player.play`. With a function or a source, the forks of a turn play
-            concurrently; a single environment plays them sequentially.
+        env: As for `Player.play`. With an id, a function or a source, the forks of a turn
+            play concurrently; a single environment plays them sequentially.
         player: Plays and resumes the episodes.
         branching: Where to fork, and how often.
         spec: The episode; its `group_id` marks all leaves. None draws one.
@@ -176,7 +176,7 @@ async def play_tree(
 class _Tree:
     """The leaves played so far, and methods to add more."""
 
-    env: AnyEnv | EnvFactory
+    env: str | AnyEnv | EnvFactory
     player: AnyPlayer
     spec: EpisodeSpec
     budget: int | None

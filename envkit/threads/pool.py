@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
@@ -172,7 +171,7 @@ class WorkerPool:
         if call.future.done():
             return
         with self._lock:
-            waited = 0.0 if call.started_at is None else time.monotonic() - call.started_at
+            waited = 0.0 if call.started_at is None else self._loop.time() - call.started_at
         left = timeout_s - waited
         if left > 0:
             call.timer = self._loop.call_later(left, self._ring, call, timeout_s)
@@ -262,7 +261,7 @@ class WorkerPool:
             while self._calls:
                 call = self._calls.popleft()
                 if not call.abandoned:
-                    call.started_at = time.monotonic()
+                    call.started_at = self._loop.time()
                     return call
             self._awake -= 1
             if self._closed:

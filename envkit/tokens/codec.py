@@ -36,6 +36,7 @@ from envkit.tokens.shape import text_after_image
 from envkit.tokens.template import PlainMessage, ToolSchemas, continued
 from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
+from envkit.tokens.vocabulary import spelled
 from envkit.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -378,6 +379,12 @@ class ChatCodec:
     def decode_all(self, token_ids: Sequence[int]) -> str:
         """Return token ids as text for display, keeping special tokens and the final stop token."""
         return self._template.decode(token_ids)
+
+    def token_text(self, token_id: int) -> str:
+        r"""Return the text of one id for people; a part of a character is written as `\xe2`."""
+        name_of: Any = getattr(self._template.tokenizer, "convert_ids_to_tokens", None)
+        name: object = None if name_of is None else name_of(token_id)
+        return spelled(self.decode_all([token_id]), name)
 
     def visible_text(self, token_id: int) -> str:
         """Return an id's own text without white space at its end; it is decoded once."""

@@ -86,6 +86,10 @@ class LightTokenizer:
         """Return the added tokens and their ids."""
         return self._vocabulary.added
 
+    def convert_ids_to_tokens(self, ids: int) -> str | None:
+        """Return the name of one token; None if there is no such id."""
+        return self._vocabulary.name_of(ids)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
         return self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
@@ -228,7 +232,7 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
     )
     if not (is_light and is_known) or not (folder / "tokenizer.json").is_file():
         raise MissingDependencyError.for_extra(
-            f"the tokenizer in {str(folder)!r}", "transformers", "hf"
+            f"the tokenizer in {str(folder)!r}", "transformers", "transformers"
         )
     file = folder / "chat_template.jinja"
     template = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")

@@ -93,7 +93,7 @@ def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an opt
         from transformers import AutoTokenizer
     except (ImportError, RuntimeError) as error:  # RuntimeError: a module of it fails to load
         raise MissingDependencyError.for_extra(
-            "loading a tokenizer", "transformers", "hf"
+            "loading a tokenizer", "transformers", "transformers"
         ) from error
     loader: Any = AutoTokenizer
     try:

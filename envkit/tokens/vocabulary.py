@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,6 +21,11 @@ _OWN: Final = "f4170b074de9cce1f30c08e6c3ec9822b0f1a115507c0b64a21a91aa8c876992"
 _MAX_BYTES: Final = 1 << 20
 """envkit's file has 23 kB. Others have many MB, which would take a second to parse and hash."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized")
+_SPACE: Final = "\u2581"
+"""How SentencePiece writes a space."""
+_UNKNOWN: Final = "\ufffd"
+_BYTE: Final = re.compile("<0x([0-9A-F]{2})>")
+"""How SentencePiece names a byte that no token covers."""
 _WORDS: Final = (
     r"[A-Z0-9]|'(?:[stmd]|re|ve|ll)| ?(?:(?![A-Z])\p{L})+| ?(?:(?![0-9])\p{N})+"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?=[A-Z0-9])|\s+(?!\S)|\s+"
@@ -44,6 +50,10 @@ class Vocabulary(Protocol):
         """Return a token's id; None if there is no such token."""
         ...
 
+    def name_of(self, token_id: int) -> str | None:
+        """Return a token as its file names it; None if there is no such id."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of a text."""
         ...
@@ -51,6 +61,31 @@ class Vocabulary(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of ids; unknown ids have none."""
         ...
+
+
+def spelled(text: str, name: object) -> str:
+    r"""Return the text of one token for people.
+
+    Args:
+        text: The tokenizer's output for the id alone. SentencePiece drops its first space, and a
+            part of a character becomes U+FFFD.
+        name: The token as the tokenizer names it: text, or bytes; anything else has no effect.
+
+    Returns:
+        The text with its spaces; bytes that are not UTF-8 alone are written as `\xe2`.
+    """
+    if isinstance(name, str) and name.startswith(_SPACE) and text != name:
+        return " " * (len(name) - len(name.lstrip(_SPACE))) + text.lstrip(" ")
+    if _UNKNOWN not in text:
+        return text
+    data = _bytes_of(name)
+    return text if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def text_of(vocabulary: Vocabulary, token_id: int) -> str:
+    """Return the text of one id for people; empty if there is no such id."""
+    text = vocabulary.decode([token_id], skip_special_tokens=False)
+    return spelled(text, vocabulary.name_of(token_id))
 
 
 def read_vocabulary(file: Path) -> Vocabulary:
@@ -102,6 +137,13 @@ class _BytePairs:
     def id_of(self, token: str) -> int | None:
         return self._names.get(token)
 
+    def name_of(self, token_id: int) -> str | None:
+        return self._by_id.get(token_id)
+
+    @cached_property
+    def _by_id(self) -> dict[int, str]:
+        return {token_id: name for name, token_id in self._names.items()}
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         del add_special_tokens  # these models have none
         ids: list[int] = []
@@ -124,7 +166,7 @@ class _HuggingFace:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise MissingDependencyError.for_extra(
-                f"the tokenizer in {str(file.parent)!r}", "tokenizers", "hf"
+                f"the tokenizer in {str(file.parent)!r}", "tokenizers", "transformers"
             ) from error
         self._tokenizer = Tokenizer.from_file(str(file))
         self._tokenizer.no_truncation()
@@ -137,6 +179,9 @@ class _HuggingFace:
 
     def id_of(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
+
+    def name_of(self, token_id: int) -> str | None:
+        return self._tokenizer.id_to_token(token_id)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
@@ -154,6 +199,17 @@ def _read_own(file: Path) -> dict[str, Any] | None:
     digest = hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
     has_flags = any(token[flag] for token in data["added_tokens"] for flag in _FLAGS)
     return None if digest != _OWN or has_flags else data
+
+
+def _bytes_of(name: object) -> bytes | None:
+    """Return the bytes of a token of a byte-level vocabulary, or of one byte; else None."""
+    if isinstance(name, bytes) or not isinstance(name, str):
+        return name if isinstance(name, bytes) else None
+    if (byte := _BYTE.fullmatch(name)) is not None:
+        return bytes.fromhex(byte[1])
+    bytes_of = dict(_byte_names())
+    found = [bytes_of.get(character) for character in name]
+    return None if None in found else bytes(one for one in found if one is not None)
 
 
 def _byte_names() -> Iterator[tuple[str, int]]:

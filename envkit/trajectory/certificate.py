@@ -126,7 +126,7 @@ def _columns(segment: Segment) -> tuple[bytes, ...]:
         wire if train is None else _integers(train),
         _framed(usual * count) if mask is None else _integers(mask),
         _framed(_IMPLIED[False] * count) if logprobs is None else _floats(logprobs),
-        _text(",".join([image.sha256 for image in segment.images]) if segment.images else ""),
+        _text(",".join([one.sha256 for one in segment.images])) if segment.images else _EMPTY,
         _number(segment.reward),
         _word("none" if version is None else f"={version}"),
         _word("none" if finish is None else f"={finish}"),
@@ -160,13 +160,13 @@ def _in_chunks(column: Packed, convert: Callable[[Packed], bytes]) -> bytes:
 
 def _number(value: float | None) -> bytes:
     if value is None:
-        return _framed(b"none")
+        return _NONE
     number = float(value)
     return _framed(_DOUBLE(math.nan if math.isnan(number) else number))
 
 
-def _hash(previous: bytes, *columns: bytes) -> bytes:
-    return hashlib.sha256(b"".join((previous, *columns))).digest()
+def _hash(*columns: bytes) -> bytes:
+    return hashlib.sha256(b"".join(columns)).digest()
 
 
 def _text(text: str) -> bytes:
@@ -179,6 +179,10 @@ _word: Final = lru_cache(_text)
 def _framed(column: bytes) -> bytes:
     """Put the length before a column, so different lists of columns never give the same bytes."""
     return _LENGTH(len(column)) + column
+
+
+_EMPTY: Final = _framed(b"")
+_NONE: Final = _framed(b"none")
 
 
 def _utf8(text: str) -> bytes:

@@ -97,9 +97,11 @@ def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
         ]
     )
     return tuple(
-        Problem(rule=rule, message=message, episode_id=trajectory.episode_id)
-        for rule, messages in found
-        for message in messages
+        [
+            Problem(rule=rule, message=message, episode_id=trajectory.episode_id)
+            for rule, messages in found
+            for message in messages
+        ]
     )
 
 
@@ -128,8 +130,8 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
     after_reply = False
     for index, segment in enumerate(segments):
         is_model = segment.kind is SegmentKind.MODEL
-        expected = {upcoming, upcoming - 1} if is_model and after_reply else {upcoming}
-        if segment.turn not in expected:
+        is_part = is_model and after_reply and segment.turn == upcoming - 1
+        if segment.turn != upcoming and not is_part:
             yield f"segment {index} ({segment.kind}) must have turn {upcoming}, got {segment.turn}"
             return
         if is_model:
@@ -182,10 +184,12 @@ def _prefix(
             is_own = index >= sequence.at  # shared segments were checked in the parent
             follows_trunk = index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
-                yield from _length(recorded, segment, length, seen, (index, number))
+                problem = _length(recorded, segment, length, seen, (index, number))
+                if problem is not None:
+                    yield problem
             length += segment.token_count
     for number, parts in replied.items():
-        sampled = sum(part.token_count for part in parts)
+        sampled = sum([part.token_count for part in parts])
         if number in recorded and recorded[number].response_tokens != sampled:
             yield (
                 f"turn {number} records {recorded[number].response_tokens} sampled tokens, "
@@ -199,8 +203,8 @@ def _length(
     length: int,
     seen: set[int],
     place: tuple[int, int],
-) -> Iterator[str]:
-    """Compare token counts in the turn records with the ledger.
+) -> str | None:
+    """Return how a token count in the turn records differs from the ledger; None if none does.
 
     Args:
         recorded: Turn records by number.
@@ -213,7 +217,7 @@ def _length(
     if segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
         seen.add(segment.turn)
         if turn.prompt_tokens != length:
-            yield (
+            return (
                 f"turn {segment.turn} was sampled from {turn.prompt_tokens} tokens, but "
                 f"{length} are in the ledger before it"
             )
@@ -221,10 +225,11 @@ def _length(
         before = recorded.get(segment.turn - 1)
         index, number = place
         if before is not None and before.observation_tokens != segment.token_count:
-            yield (
+            return (
                 f"segment {index} of sequence {number} has {segment.token_count} tokens, but turn "
                 f"{before.turn} records {before.observation_tokens} for its observation"
             )
+    return None
 
 
 def _logprobs(trajectory: Trajectory) -> Iterator[str]:

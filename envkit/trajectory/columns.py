@@ -121,5 +121,5 @@ def packed_logprobs(values: Sequence[float]) -> Packed:
 
 
 def _frozen(packed: Packed) -> Packed:
-    packed.flags.writeable = False
+    packed.setflags(write=False)
     return packed

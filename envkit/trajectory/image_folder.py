@@ -54,7 +54,7 @@ class ImageFolder:
         if self.holds(image.sha256):
             return
         with storage_errors(f"cannot create the folder {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(exist_ok=True)  # not its parent: a deleted run stays deleted
         replace_file(self.file(image.sha256), image.png_bytes(), durable=durable)
 
     def read(self, sha256: str) -> Image:

@@ -42,6 +42,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 represent lone surrogates."""
 _CONTAINERS: Final = frozenset({list, dict})
 _PLAIN_TYPES: Final = frozenset({type(None), bool, str})
+_TEXT: Final = frozenset({str})
 _SMALL: Final = 1 << 63
 """Smaller integers need no check of their bit length."""
 
@@ -60,7 +61,7 @@ def to_plain(value: Any, where: str, keep: Keep) -> Any:  # noqa: ANN401
         StorageError: The value is neither JSON data nor of a type in the module's table, or it is
             nested too deeply or too large.
     """
-    return _Plain(keep).convert(value, where, 0)
+    return value if _is_scalar(value) else _Plain(keep).convert(value, where, 0)
 
 
 def check_plain(value: Any, where: str) -> None:  # noqa: ANN401
@@ -82,10 +83,8 @@ def _is_flat(entries: dict[object, object]) -> bool:
     for key, item in entries.items():
         if type(key) is not str:
             return False
-        kind = type(item)
-        is_small = kind is int and -_SMALL < cast(int, item) < _SMALL
-        is_empty = kind in _CONTAINERS and not item
-        if not (kind in _PLAIN_TYPES or kind is float or is_small or is_empty):
+        is_empty = type(item) in _CONTAINERS and not item
+        if not (_is_scalar(item) or type(item) is float or is_empty):
             return False
     return True
 
@@ -277,7 +276,10 @@ class _Plain:
         if isinstance(value, list | tuple):
             items = cast("list[Any]", value)
             self._count(len(items), where, depth)
-            return [self.convert(item, f"{where}[{n}]", depth + 1) for n, item in enumerate(items)]
+            return [
+                item if _is_scalar(item) else self.convert(item, f"{where}[{n}]", depth + 1)
+                for n, item in enumerate(items)
+            ]
         if isinstance(value, Mapping):
             entries = cast("Mapping[Any, Any]", value)
             self._count(len(entries), where, depth)
@@ -302,10 +304,12 @@ class _Plain:
             )
 
     def _mapping(self, entries: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
-        is_text = all(isinstance(key, str) for key in entries)
+        # Almost all keys are exactly strings, and a set compares their types without a loop.
+        is_text = {*map(type, entries)} <= _TEXT or all(isinstance(key, str) for key in entries)
         if is_text and not (len(entries) == 1 and next(iter(entries)).startswith(TAG)):
-            return {
-                key: self.convert(item, f"{where}.{key}", depth) for key, item in entries.items()
+            return {  # most items need no conversion, for which a call and a place cost much
+                key: item if _is_scalar(item) else self.convert(item, f"{where}.{key}", depth)
+                for key, item in entries.items()
             }
         pairs: list[list[Any]] = []
         for key, item in entries.items():
@@ -314,6 +318,14 @@ class _Plain:
             place = f"{where}.{key}" if isinstance(key, str) else f"{where}[{len(pairs)}]"
             pairs.append([plain, self.convert(item, place, depth)])
         return {"$pairs": pairs}
+
+
+def _is_scalar(value: Any) -> bool:  # noqa: ANN401
+    """Whether strict JSON has the value as it is."""
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if kind is float:
+        return math.isfinite(value)
+    return kind in _PLAIN_TYPES or (kind is int and -_SMALL < value < _SMALL)
 
 
 def _check_key(key: object, where: str) -> None:

@@ -77,6 +77,18 @@ class Segment:
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
     """Anything else the engine reported (routed experts, ...), on MODEL segments."""
 
+    @classmethod
+    def packed_as(cls, **attributes: object) -> "Segment":
+        """Return a segment with these attributes, columns as arrays, checked as any other.
+
+        Args:
+            attributes: A value for each field, each column under its name with an underscore.
+        """
+        made = object.__new__(cls)
+        made.__dict__.update(attributes)
+        made.__post_init__()
+        return made
+
     def __post_init__(self) -> None:
         """Check that the columns are consistent.
 

@@ -141,10 +141,8 @@ def _starts(segments: Sequence[Segment], branches: Sequence[Branch]) -> list[Bra
     named = {branch.segment: branch for branch in branches}
     if len(named) != len(branches):
         raise LedgerFault("two branches start at the same segment")
-    prompts = {
-        n for n, one in enumerate(segments) if n > 0 and one.kind is SegmentKind.PROMPT
-    } - named.keys()
-    whole = sorted((*named, *prompts))
+    prompts = {n for n, one in enumerate(segments) if n > 0 and one.kind is SegmentKind.PROMPT}
+    whole = sorted(prompts | named.keys())
     return [
         named.get(place, Branch(segment=place, parent=number)) for number, place in enumerate(whole)
     ]

@@ -1,7 +1,6 @@
 """Whether a recorded episode solved its task."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from envkit.errors import ContractError
@@ -36,15 +35,31 @@ def success_of(trajectory: Trajectory, *, threshold: float | None = None) -> boo
     if trajectory.reward is None:
         return None
     if threshold is None:
-        for turn in reversed(trajectory.turns):
-            with suppress(ContractError):  # another program's file
-                if (verdict := verdict_in(turn.info)) is not None:
-                    return verdict
+        if (verdict := _verdict(trajectory)) is not None:
+            return verdict
         threshold = threshold_of(trajectory)
-    return None if threshold is None else reaches(_own_return(trajectory), threshold)
+    return None if threshold is None else reaches(own_return(trajectory), threshold)
 
 
-def _own_return(trajectory: Trajectory) -> float:
+def deciding_threshold(trajectory: Trajectory) -> float | None:
+    """Return the threshold that success goes by; None if it goes by a verdict or is undefined."""
+    is_judged = trajectory.reward is not None and _verdict(trajectory) is None
+    return threshold_of(trajectory) if is_judged else None
+
+
+def _verdict(trajectory: Trajectory) -> bool | None:
+    """Return the latest success term of the environment; None without one."""
+    for turn in reversed(trajectory.turns):
+        try:
+            verdict = verdict_in(turn.info)
+        except ContractError:  # another program's file
+            continue
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def own_return(trajectory: Trajectory) -> float:
     """Return the environment's own reward of a finished episode, without wrappers' changes."""
     unadjusted = finite(trajectory.metadata.get(UNADJUSTED))
     if unadjusted is not None:

@@ -106,8 +106,12 @@ class TurnRecord:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds per part of the turn, in the order of `TIME_PARTS`."""
-        values = (self.queue_seconds, self.generate_seconds, self.env_seconds, self.encode_seconds)
-        return dict(zip(TIME_PARTS, values, strict=True))
+        return {
+            "queue": self.queue_seconds,
+            "generate": self.generate_seconds,
+            "env": self.env_seconds,
+            "encode": self.encode_seconds,
+        }
 
     def with_observation(self, encoded: Encoded, seconds: float) -> "TurnRecord":
         """Return the record with the observation that a resumed episode appends."""
@@ -184,7 +188,7 @@ class Trajectory:
     @property
     def token_count(self) -> int:
         """Train ids of all segments, over every sequence."""
-        return sum(segment.token_count for segment in self.segments)
+        return sum([segment.token_count for segment in self.segments])
 
     @property
     def image_count(self) -> int:
@@ -193,7 +197,7 @@ class Trajectory:
         Without a ledger, it counts the images in the messages before the last reply.
         """
         if self.has_ledger:
-            return sum(len(segment.images) for segment in self.segments)
+            return sum([len(segment.images) for segment in self.segments])
         spoken = [n for n, entry in enumerate(self.messages) if entry["role"] == "assistant"]
         return len(images_of(self.messages[: spoken[-1]])) if spoken else 0
 
@@ -202,7 +206,7 @@ class Trajectory:
         """Tokens with mask 1; 0 for a faulted episode."""
         if self.is_faulted:
             return 0
-        return sum(segment.trained_token_count for segment in self.segments)
+        return sum([segment.trained_token_count for segment in self.segments])
 
     @property
     def own_segments(self) -> tuple[Segment, ...]:
@@ -217,7 +221,7 @@ class Trajectory:
     @property
     def step_count(self) -> int:
         """Replies that went to the environment, including those before a fork."""
-        return sum(turn.purpose is None for turn in self.turns)
+        return sum([turn.purpose is None for turn in self.turns])
 
     @property
     def sampled_token_count(self) -> int:

@@ -10,17 +10,17 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
 from envkit.errors import EnvkitError, FaultKind, StorageError
 from envkit.images import Image
-from envkit.messages import Message, check_message
+from envkit.messages import Message, Role, check_message
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.certificate import Certificate
-from envkit.trajectory.columns import Column
+from envkit.trajectory.columns import Column, packed_ids, packed_logprobs, packed_mask
 from envkit.trajectory.plain import Find, from_plain, is_untagged
 from envkit.trajectory.record import ADDED_LATER, DERIVED, MAX_INTEGER, SCHEMA, check_branches
 from envkit.trajectory.segment import Segment, SegmentKind
@@ -49,10 +49,9 @@ def read_typed(line: bytes, image: Find) -> tuple[Trajectory, Certificate] | Non
         image: Returns the image with a given hash.
     """
     try:
-        row = asdict(_decoder().decode(line))
-        del row["schema"]
-        certificate = Certificate(**asdict(row.pop("certificate")))
-        trajectory = _built(Trajectory, row, image)
+        row = _decoder().decode(line)
+        certificate = _built(Certificate, row.certificate, image)
+        trajectory = _built(Trajectory, row, image, more=2)
         check_branches(trajectory)
     except (msgspec.MsgspecError, EnvkitError, ValueError, RecursionError):
         return None
@@ -86,15 +85,30 @@ def _kinds_of(cls: type[Any]) -> dict[str, _Kind]:
 
 
 @cache
-def _conversions(cls: type[Any]) -> tuple[tuple[str, _Convert], ...]:
-    kinds = _kinds_of(cls).items()
-    return tuple((name, convert) for name, (_, convert) in kinds if convert is not None)
+def _building(cls: type[Any]) -> tuple[tuple[tuple[int, _Convert], ...], tuple[Any, ...]]:
+    """Return what converts the fields of a dataclass, by position, and what sets each."""
+    kinds = _kinds_of(cls)
+    conversions = [(n, one) for n, (_, one) in enumerate(kinds.values()) if one is not None]
+    return tuple(conversions), tuple(getattr(cls, name).__set__ for name in kinds)
 
 
-def _built(cls: type[T], row: dict[str, Any], image: Find) -> T:
-    for name, convert in _conversions(cls):
-        row[name] = convert(row[name], image)
-    return cls(**row)
+def _built(cls: type[T], row: Any, image: Find, *, more: int = 0) -> T:  # noqa: ANN401
+    """Return a frozen dataclass with slots, whose own way of setting fields is slow.
+
+    Args:
+        cls: The class. It has no `__post_init__`.
+        row: Its fields, in order.
+        image: Returns the image with a given hash.
+        more: Number of other fields before them.
+    """
+    values = list(astuple(row)[more:])
+    conversions, setters = _building(cls)
+    for place, convert in conversions:
+        values[place] = convert(values[place], image)
+    made = object.__new__(cls)
+    for set_field, value in zip(setters, values, strict=True):
+        set_field(made, value)
+    return made
 
 
 def _kind_of(hint: Any) -> _Kind:  # noqa: ANN401  # a type
@@ -110,7 +124,7 @@ def _kind_of(hint: Any) -> _Kind:  # noqa: ANN401  # a type
 
 def _record(cls: type[Any]) -> tuple[Any, _Convert]:
     def convert(row: Any, image: Find) -> Any:  # noqa: ANN401  # its type is made above
-        return _built(cls, asdict(row), image)
+        return _built(cls, row, image)
 
     return _struct(cls), convert
 
@@ -120,26 +134,30 @@ def _items(kind: Any, convert: _Convert) -> _Kind:  # noqa: ANN401  # a type
 
 
 def _segment(row: Any, image: Find) -> Segment:  # noqa: ANN401  # its type is made above
-    values = asdict(row)
-    wire, train = bytes(row.wire_ids), bytes(row.train_ids)
-    ids = values["wire_ids"] = _read_ids(wire)
-    if train == wire:
-        values["train_ids"] = None
-    else:
-        ids = values["train_ids"] = _read_ids(train)
+    ids = _read_ids(row.wire_ids)
+    packed = packed_ids(ids)
+    expanded = None
+    if row.train_ids != row.wire_ids:  # as text
+        ids = _read_ids(row.train_ids)
+        expanded = packed_ids(ids)
     mask, logprobs = bytes(row.loss_mask), bytes(row.logprobs)
-    usual = b"1" if row.kind is SegmentKind.MODEL else b"0"
-    values["loss_mask"] = None if mask == _repeated(usual, len(ids)) else _read_ids(mask)
-    is_zero = logprobs == _repeated(b"0.0", len(ids))
-    values["logprobs"] = None if is_zero else _read_floats(logprobs)
-    values["images"] = tuple([image(sha256) for sha256 in row.images])
-    values["extras"] = _mapping(row.extras, image)
-    return Segment(**values)
-
-
-def _repeated(value: bytes, count: int) -> bytes:
-    """Return the text of a list that holds a value so many times."""
-    return b"[%b]" % (b"%b," % value * count)[:-1]
+    usual = b"1," if row.kind is SegmentKind.MODEL else b"0,"
+    is_usual = mask == b"[%b]" % (usual * len(ids))[:-1]
+    is_zero = logprobs == b"[%b]" % (b"0.0," * len(ids))[:-1]
+    return Segment.packed_as(
+        kind=row.kind,
+        turn=row.turn,
+        _wire_ids=packed,
+        _train_ids=expanded,
+        _loss_mask=None if is_usual else packed_mask(_read_ids(mask)),
+        _logprobs=None if is_zero else packed_logprobs(_read_floats(logprobs)),
+        images=tuple([image(sha256) for sha256 in row.images]) if row.images else (),
+        features=(),
+        reward=row.reward,
+        weight_version=row.weight_version,
+        finish_reason=row.finish_reason,
+        extras=_mapping(row.extras, image),
+    )
 
 
 def _free(value: Any, image: Find, depth: int = 0) -> Any:  # noqa: ANN401  # any JSON
@@ -149,13 +167,17 @@ def _free(value: Any, image: Find, depth: int = 0) -> Any:  # noqa: ANN401  # an
 
 
 def _mapping(value: dict[str, Any], image: Find) -> dict[str, Any]:
-    found: Any = _free(value, image)
+    if not value or is_untagged(value, 0):
+        return value
+    found: Any = from_plain(value, "", image)
     if not isinstance(found, dict):  # one tagged key stands for a value of another type
         raise StorageError(type(found).__name__)
     return cast("dict[str, Any]", found)
 
 
 def _message(row: dict[str, Any], image: Find) -> Message:
+    if len(row) == 2 and row.get("role") in _ROLES and type(row.get("content")) is str:
+        return cast("Message", row)
     for key, item in row.items():
         if isinstance(item, list | dict):
             row[key] = _free(item, image, 1)
@@ -170,6 +192,7 @@ def _bytes(text: str | None, _: Find) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
+_ROLES: Final = get_args(Role)
 _MAPPING: Final = dict[str, Any]
 _BY_TYPE: Final[Mapping[Any, _Kind]] = {
     int: (_Integer, None),

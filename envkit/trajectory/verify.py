@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from envkit.errors import EnvkitError, ImageError, LedgerFault, StorageError
 from envkit.images import Image
 from envkit.messages import images_of
@@ -87,8 +89,7 @@ def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | No
     return None if difference is None else f"the ledger was changed: {difference}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCheck:
+class RowCheck(Struct, frozen=True, kw_only=True):
     """What one record adds to the check of its file, without its tokens."""
 
     episode_id: str
@@ -127,9 +128,9 @@ class RowCheck:
             trained_tokens=_trained_tokens(trajectory),
             compared=len(drawn) - unchecked,
             unchecked=unchecked,
-            images=tuple(image.sha256 for image in _images(trajectory)),
+            images=tuple([image.sha256 for image in _images(trajectory)]),
             problems=tuple(
-                replace(problem, episode_id=trajectory.episode_id) for problem in problems
+                [replace(problem, episode_id=trajectory.episode_id) for problem in problems]
             ),
         )
 
@@ -162,7 +163,8 @@ class FileCheck:
             *certificate_problems(trajectory, stored.certificate),
         )
         row = RowCheck.of(trajectory, problems)
-        self._take(row, stored.line, {image.sha256: image for image in _images(trajectory)})
+        images = {image.sha256: image for image in _images(trajectory)} if row.images else {}
+        self._take(row, stored.line, images)
 
     def add_row(self, row: RowCheck, line: int, image: Callable[[str], Image]) -> None:
         """Add a record that is not a fork and was checked before.

@@ -8,12 +8,20 @@ from typing import Any, Final, cast
 
 from envkit.marks import MAX_MARKS, MAX_TEXT_BYTES, mark_problems, words
 from envkit.messages import Message, Part
+from envkit.reply import FinishReason
 from envkit.toolcalls import parse_tool_calls
 from envkit.trajectory.plain import Keep, plain_float, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import AGENT, Trajectory, TurnRecord
 
 _JSON: Final = json.JSONDecoder()
+_CUTS: Final = {
+    StopReason.TURN_TOKENS: "max_tokens_per_turn was reached",
+    StopReason.RESPONSE_TOKENS: "max_response_tokens was used up",
+    StopReason.SAMPLED_TOKENS: "max_sampled_tokens was used up",
+    StopReason.CONTEXT_TOKENS: "max_context_tokens was reached",
+}
 _OPENINGS: Final = ('[{"', '{"', "[ {", '{ "', "```json")
 
 
@@ -54,9 +62,30 @@ def conversation(trajectory: Trajectory, keep: Keep) -> Conversation:
         segments = ledger.get(len(turns), ())
         turns.append(_turn(record, None, heard, seen, segments, keep))
         heard = []
+    for turn, record in zip(turns, trajectory.turns, strict=False):
+        turn["cut"] = cut_words(record, trajectory.stop_reason)
     if AGENT in trajectory.metadata:
         _name_agent(turns)
     return Conversation(turns, heard)
+
+
+def cut_words(record: TurnRecord, stop: StopReason) -> str | None:
+    """Return what cut a reply short, or None for a whole reply.
+
+    Args:
+        record: The turn of the reply.
+        stop: Why the episode ended.
+    """
+    if record.finish_reason == FinishReason.ABORT:
+        is_stopped = stop is StopReason.ABORTED
+        return "the run was stopped" if is_stopped else "the request was aborted"
+    if record.finish_reason != FinishReason.LENGTH:
+        return None
+    # A limit of the episode ends it before the step; max_new_tokens does not.
+    has_step = record.reward is not None
+    return (
+        "max_new_tokens was reached" if has_step else _CUTS.get(stop, "a token limit was reached")
+    )
 
 
 def _name_agent(turns: Sequence[dict[str, Any]]) -> None:
@@ -85,6 +114,7 @@ def _turn(
         "heard": heard,
         "purpose": purpose,
         "untrained": None,
+        "cut": None,
         "shown": seen[-1] if seen else None,
         "reply": spoken["text"] if spoken else record.response_text if record else "",
         "images": spoken["images"] if spoken else [],
@@ -149,14 +179,30 @@ def _by_turn(segments: Sequence[Segment]) -> dict[int, list[Segment]]:
 
 def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
     """Return a turn's new context tokens and the tokens that the model sampled."""
-    context = [i for s in segments if s.kind is not SegmentKind.MODEL for i in s.train_ids]
-    model = [segment for segment in segments if segment.kind is SegmentKind.MODEL]
+    context: list[int] = []
+    model: list[Segment] = []
+    for segment in segments:
+        if segment.kind is SegmentKind.MODEL:
+            model.append(segment)
+        else:
+            context += segment.array("train_ids").tolist()
     return {
         "context": context,
-        "ids": [i for segment in model for i in segment.train_ids],
-        "mask": [m for segment in model for m in segment.loss_mask],
-        "logprobs": [p for segment in model for p in _rounded(segment.logprobs)],
+        "ids": [i for segment in model for i in segment.array("train_ids").tolist()],
+        "mask": [m for segment in model for m in segment.array("loss_mask").tolist()],
+        "logprobs": [p for segment in model for p in _logprobs(segment)],
     }
+
+
+def _logprobs(segment: Segment) -> list[Any]:  # JSON data
+    """Return log-probabilities rounded for display, to four decimal places."""
+    stored = segment.stored("logprobs")
+    if stored is None:
+        return [0.0] * segment.token_count
+    values = stored.tolist()
+    if all(map(math.isfinite, values)):
+        return [round(value, 4) for value in values]
+    return [plain_float(round(value, 4)) for value in values]
 
 
 def _message(entry: Message, keep: Keep) -> dict[str, Any]:
@@ -170,13 +216,6 @@ def _message(entry: Message, keep: Keep) -> dict[str, Any]:
         "text": "\n".join(part["text"] for part in parts if part["type"] == "text"),
         "images": [part["image"].sha256 for part in parts if part["type"] == "image"],
     }
-
-
-def _rounded(values: Sequence[float]) -> list[Any]:  # JSON data
-    """Return log-probabilities rounded for display, to four decimal places."""
-    if all(map(math.isfinite, values)):
-        return [round(value, 4) for value in values]
-    return [plain_float(round(value, 4)) for value in values]
 
 
 def marks_of(info: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError
 from envkit.text import counted
 from envkit.viewer.differences import Trace, differences
-from envkit.viewer.figures import ends
+from envkit.viewer.figures import ends, is_summable
 from envkit.viewer.pairs import Matching, Pair, PairChange, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
@@ -66,6 +66,7 @@ def compare_rows(
     return {
         "names": list(names),
         "pairs": len(pairs),
+        "scores": _scores(pairs),
         "means": [entry for name, value in _MEANS if (entry := _mean(pairs, name, value))],
         "flips": [[flip.value, counts[flip]] for flip in PairChange if counts[flip]],
         "alike": sum(not pair.flips for pair in pairs),
@@ -85,6 +86,21 @@ def compare_rows(
         ],
         "notes": list(_notes(matching, names, len(shown))),
     }
+
+
+def _scores(pairs: Sequence[Pair]) -> dict[str, int]:
+    """Return in how many pairs the second reward is higher, lower and equal.
+
+    A pair without two finite rewards counts as "unscored".
+    """
+    counts: dict[str, int] = dict.fromkeys(("wins", "losses", "ties", "unscored"), 0)
+    for pair in pairs:
+        before, after = pair.first.reward, pair.second.reward
+        if is_summable(before) and is_summable(after):
+            counts["wins" if after > before else "losses" if after < before else "ties"] += 1
+        else:
+            counts["unscored"] += 1
+    return counts
 
 
 def _places(pairs: Sequence[Pair], traces: Sequence[Traces]) -> dict[int, list[str]]:

@@ -5,7 +5,7 @@ own script and style, and no URL.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +20,27 @@ from envkit.viewer.images import Pictures
 from envkit.viewer.markup import pack, safe_json
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.search import Piece, search_pieces
-
-Decode = Callable[[Sequence[int]], str]
+from envkit.viewer.token_texts import TokenTexts
 
 IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
 """Maximum base64 characters of image data in one file; other images are links to `images/`."""
 SHOWN_NOTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A front end of single files."""
+
+    entry: str
+    """Name of its entry module, without extension."""
+    styles: tuple[str, ...]
+    """Names of its style sheets."""
+
+
+RUNS: Final = Home("single", ("style.css",))
+"""One run, or two and what changed between them."""
+EVALUATION: Final = Home("evaluated", ("style.css", "runs.css"))
+"""An evaluation and its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +89,17 @@ class Document:
         self._blocks: list[tuple[str, str]] = []
         self._searched: list[list[tuple[int, list[Piece]]]] = []
         self._pictures = Pictures()
-        self._token_ids: set[int] = set()
+        self._token_ids: list[set[int]] = []
         self.size = 0
         """Characters of the episodes so far, without images."""
         self.notes: list[str] = []
         """What the file leaves out."""
 
-    def start_run(self) -> None:
-        """Start a run, to which the next episodes belong."""
+    def start_run(self) -> set[int]:
+        """Start a run, to which the next episodes belong; return the ids that they will use."""
         self._searched.append([])
+        self._token_ids.append(set())
+        return self._token_ids[-1]
 
     def add_episode(self, number: int, page: Page, folder: ImageFolder | None) -> None:
         """Add an episode to the current run.
@@ -96,7 +113,7 @@ class Document:
         self.size += len(page.packed)
         self._searched[-1].append((number, page.pieces))
         self._pictures.keep(page.images, folder)
-        self._token_ids.update(page.token_ids)
+        self._token_ids[-1].update(page.token_ids)
 
     def write(
         self,
@@ -104,7 +121,8 @@ class Document:
         *,
         title: str,
         index: dict[str, Any],
-        decode: Decode | None,
+        texts: Sequence[TokenTexts],
+        home: Home = RUNS,
     ) -> Path:
         """Write the file atomically.
 
@@ -112,18 +130,21 @@ class Document:
             target: The file.
             title: Title of the document.
             index: JSON data of the runs and of their comparison.
-            decode: Turns token ids into text; None shows ids.
+            texts: The texts of each run's token ids.
+            home: The front end that shows them.
 
         Raises:
             StorageError: The file cannot be written; an existing one is unchanged.
         """
         path = Path(target)
-        pieces = self._pieces(title, index, decode)
+        pieces = self._pieces(title, index, texts, home)
         replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))
         return path
 
-    def _pieces(self, title: str, index: dict[str, Any], decode: Decode | None) -> Iterator[str]:
-        page = shell("single", title=title, styles=["style.css"], sources="img-src data: blob:")
+    def _pieces(
+        self, title: str, index: dict[str, Any], texts: Sequence[TokenTexts], home: Home
+    ) -> Iterator[str]:
+        page = shell(home.entry, title=title, styles=home.styles, sources="img-src data: blob:")
         # Images come first, because an image left out adds a note to the index.
         images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
         yield page.head
@@ -133,17 +154,13 @@ class Document:
         yield page.script
         for number, searched in enumerate(self._searched):
             yield _block(f"search-{number}", "text/plain", pack(searched))
-        yield _block("vocabulary", "text/plain", pack(vocabulary(self._token_ids, decode)))
+        for number, one in enumerate(texts):
+            yield _block(f"vocabulary-{number}", "text/plain", pack(one.data()))
         for name, packed in self._blocks:
             yield _block(name, "text/plain", packed)
         for sha256, content in images:
             yield _block(f"image-{sha256}", "text/plain", content)
         yield page.tail
-
-
-def vocabulary(token_ids: Iterable[int], decode: Decode | None) -> dict[int, str] | None:
-    """Return the text of each token id, or None without a decoder."""
-    return None if decode is None else {i: decode([i]) for i in sorted(token_ids)}
 
 
 def _shortened(notes: Sequence[str]) -> list[str]:

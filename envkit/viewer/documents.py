@@ -11,7 +11,10 @@ from typing import Any, Final, cast
 
 from envkit.viewer.markup import json_text
 
+EVAL_FILE: Final = "eval.json"
+"""The evaluation in the folder of its runs."""
 _ESTIMATE: Final = {"mean": float, "interval": {"low": float, "high": float}}
+_DIFFERENCE: Final = {**_ESTIMATE, "seeds": float}
 _ANY: Final = "*"
 """The key of a shape for every entry of an object."""
 _SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -35,6 +38,16 @@ _SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
                 **dict.fromkeys(("tasks", "episodes", "faulted", "turns", "seconds"), float),
                 **dict.fromkeys(("success", "reward"), _ESTIMATE),
                 "pass_at": {_ANY: _ESTIMATE},
+            }
+        ],
+        "variants": [
+            {
+                **dict.fromkeys(("first", "first_run", "variant", "run"), str),
+                "difference": {
+                    "env_id": str,
+                    **dict.fromkeys(("unpaired", "better", "worse", "tied", "p_value"), float),
+                    **dict.fromkeys(("success", "reward", "turns", "reply_tokens"), _DIFFERENCE),
+                },
             }
         ],
     },

@@ -1,7 +1,7 @@
 """One episode as JSON data for its page."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
@@ -9,11 +9,16 @@ from envkit.trajectory.checks import Problem, check_trajectory
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.trajectory.plain import Keep, to_plain
 from envkit.trajectory.storage import StoredLine
+from envkit.trajectory.success import deciding_threshold, own_return, success_of
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import conversation
 from envkit.viewer.images import image_size
 from envkit.viewer.rows import EpisodeRow, episode_row, title_of
 from envkit.viewer.sequences import sequences
+from envkit.viewer.wording import clipped, number
+
+_TITLE: Final = 600
+"""Characters of a title. A longer first message is in the conversation in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class ShownEpisode:
     images: tuple[Image, ...]
     """Images in order of first use."""
     token_ids: frozenset[int] = field(repr=False)
-    """Every train id, for the vocabulary."""
+    """See `used_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +129,7 @@ def shown_episode(
 
     data = {
         "number": row.number,
-        "title": title_of(trajectory),
+        "title": clipped(title_of(trajectory), _TITLE),
         **_head(trajectory, keep),
         "certificate": {"seal": checked.seal, "status": checked.status, "kind": checked.kind},
         "problems": [{"rule": one.rule.value, "message": one.message} for one in checked.problems],
@@ -136,8 +141,16 @@ def shown_episode(
         row=row,
         data=data,
         images=tuple(images),
-        token_ids=frozenset[int]().union(*(s.train_ids for s in trajectory.segments)),
+        token_ids=used_ids(trajectory),
     )
+
+
+def used_ids(trajectory: Trajectory) -> frozenset[int]:
+    """Return every train id of an episode."""
+    found: set[int] = set()
+    for segment in trajectory.segments:
+        found.update(segment.array("train_ids").tolist())
+    return frozenset(found)
 
 
 def checked_row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
@@ -155,6 +168,20 @@ def checked_row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
     return episode_row(trajectory, number=stored.line, problems=problems, is_broken=is_broken)
 
 
+def success_words(trajectory: Trajectory) -> str:
+    """Return whether an episode solved its task and what decided it; empty without a reward."""
+    solved, threshold = success_of(trajectory), deciding_threshold(trajectory)
+    if trajectory.reward is None:
+        return ""
+    if solved is None:
+        return "success is not defined: no reward threshold is declared"
+    result = "solved" if solved else "not solved"
+    if threshold is None:
+        return f"{result}: is_success = {str(solved).lower()}"
+    own, sign = own_return(trajectory), "≥" if solved else "<"
+    return f"{result}: return {number(own)} {sign} threshold {number(threshold)}"
+
+
 def _head(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
     fault = trajectory.fault
     return {
@@ -164,6 +191,7 @@ def _head(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
         "seed": None if trajectory.seed is None else str(trajectory.seed),
         "group": trajectory.group_id,
         "reward": to_plain(trajectory.reward, "reward", keep),
+        "success": success_words(trajectory),
         "stop": trajectory.stop_reason.value,
         "fault": None
         if fault is None

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.intervals import Interval, mean_interval, share_interval
@@ -15,10 +15,15 @@ from envkit.trajectory.plain import plain_float
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS
 from envkit.viewer.rows import EpisodeRow
+from envkit.viewer.wording import CHECKS
 
 _FEW: Final = 4
 _BINS: Final = 24
 _SLOWEST: Final = 6
+_MAX_SUMMED: Final = 1e100
+"""Sums and squares of larger rewards, which only a damaged file has, overflow."""
+_CAUSES: Final = 12
+_NOT_DRAWN: Final = "not checked, outside the sample that a run draws"
 
 
 def figures(
@@ -33,7 +38,7 @@ def figures(
     """
     plain = aggregator.result()
     metrics = aggregator.result(elapsed_seconds=elapsed_seconds(plain, recorded))
-    rewarded = [row for row in rows if row.reward is not None and math.isfinite(row.reward)]
+    rewarded = [row for row in rows if is_summable(row.reward)]
     groups = groups_of(rewarded)
     compared = [members for members in groups.values() if len(members) > 1]
     signal = sum(len({row.reward for row in members}) > 1 for members in compared)
@@ -42,17 +47,17 @@ def figures(
         "environments": sorted({row.env_id for row in rows}),
         "reward": _mean(rewarded, groups),
         "solved": _solved(rewarded, groups),
+        "unsummable": len([row for row in rows if row.reward is not None]) - len(rewarded),
         "groups": {"count": len(groups), "compared": len(compared), "signal": signal},
         "faults": sum("fault" in row.flags for row in rows),
+        "causes": _causes(rows),
         "broken": sum("broken" in row.flags for row in rows),
         "unread": {
             "count": sum(r.not_understood for r in rows),
             "of": sum(r.replies for r in rows),
         },
-        "unchecked": {
-            "count": int(metrics.get(f"sanity/{SanityStatus.UNCHECKED}", 0)),
-            "of": int(sum(metrics.get(f"sanity/{status}", 0) for status in SanityStatus)),
-        },
+        "cut": sum(row.cut for row in rows),
+        "renders": _renders(metrics),
         "turns": fmean(row.turns for row in rows) if rows else None,
         "seconds": metrics.get("seconds/episode/mean"),
         "stops": stops(Counter(row.stop_reason for row in rows)),
@@ -87,8 +92,12 @@ def elapsed_seconds(metrics: Mapping[str, float], recorded: Mapping[str, float])
 
 def finite_rewards(rows: Iterable[EpisodeRow]) -> list[float]:
     """Return the rewards that can be averaged, in the order of the rows."""
-    given = (row.reward for row in rows if row.reward is not None)
-    return [reward for reward in given if math.isfinite(reward)]
+    return [row.reward for row in rows if is_summable(row.reward)]
+
+
+def is_summable(reward: float | None) -> TypeGuard[float]:
+    """Return whether there is a reward, and sums and squares of it are finite."""
+    return reward is not None and abs(reward) < _MAX_SUMMED
 
 
 def judged_in(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:
@@ -114,13 +123,14 @@ def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]
     """Return the mean reward; its interval resamples groups, which are independent."""
     if not rows:
         return None
-    means = [fmean(row.reward or 0.0 for row in members) for members in groups.values()]
+    means = [fmean([row.reward or 0.0 for row in members]) for members in groups.values()]
+    rewards = [row.reward or 0.0 for row in rows]
     return {
-        "mean": fmean(row.reward or 0.0 for row in rows),
+        "mean": fmean(rewards),
         **ends(mean_interval(means)),
         "groups": len(means),
-        "top": max(1.0, *(row.reward or 0.0 for row in rows)),
-        "bottom": min(0.0, *(row.reward or 0.0 for row in rows)),
+        "top": max(1.0, *rewards),
+        "bottom": min(0.0, *rewards),
     }
 
 
@@ -130,7 +140,38 @@ def _solved(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow
     shares = [solved_count(members) / len(members) for members in judged if members]
     count = sum(map(len, judged))
     found = share_interval(shares, samples=count) if len(shares) > 1 else None
-    return {"count": solved_count(rows), "of": count, **ends(found)}
+    return {"count": solved_count(rows), "of": count, **ends(found), "by": _judged_by(rows)}
+
+
+def _judged_by(rows: Iterable[EpisodeRow]) -> dict[str, Any]:
+    """Return the lowest and the highest reward threshold in force, and the number of verdicts."""
+    thresholds = [row.threshold for row in judged_in(rows)]
+    declared = sorted({one for one in thresholds if one is not None})
+    return {
+        "thresholds": declared[:: max(1, len(declared) - 1)],
+        "verdicts": thresholds.count(None),
+    }
+
+
+def _causes(rows: Iterable[EpisodeRow]) -> list[list[Any]]:
+    """Return the faults by cause: cause, count, message and number of its first episode."""
+    found: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        if row.fault:
+            found.setdefault(row.fault, []).append(row)
+    ranked = sorted(found.items(), key=lambda entry: -len(entry[1]))
+    return [[cause, len(its), its[0].note, its[0].number] for cause, its in ranked[:_CAUSES]]
+
+
+def _renders(metrics: Mapping[str, float]) -> list[list[Any]]:
+    """Return how many observations compared how with a full render: status, count and words."""
+    counts = {status: int(metrics.get(f"sanity/{status}", 0)) for status in SanityStatus}
+    drawn, share = sum(counts.values()), metrics.get("sanity/checked_share", 0.0)
+    checked = drawn - counts[SanityStatus.UNCHECKED]
+    left = round(checked / share) - drawn if share else 0
+    found = [(status.value, counts[status], CHECKS[status]) for status in SanityStatus]
+    found.append(("rest", left, _NOT_DRAWN))
+    return [[name, n, words] for name, n, words in found if n > 0]
 
 
 def ends(interval: Interval | None) -> dict[str, float | None]:
@@ -155,8 +196,9 @@ def _terms(rows: Sequence[EpisodeRow]) -> list[list[Any]]:
     """Return the mean of each reward term over all episodes, and in how many it is not 0."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
-        for name, value in filter(lambda one: math.isfinite(one[1]), row.terms.items()):
-            values[name].append(value)
+        for name, value in row.terms.items():
+            if math.isfinite(value):
+                values[name].append(value)
     return [
         [name, sum(found) / len(rows), sum(abs(value) > 1e-9 for value in found)]
         for name, found in values.items()
@@ -184,13 +226,14 @@ def _times(metrics: Mapping[str, float]) -> list[list[Any]]:
 
 def _distributions(rows: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
     named = (
-        ("Reward", "", [row.reward for row in rows if row.reward is not None]),
+        ("Reward", "", finite_rewards(rows)),
         ("Turns", "", [row.turns for row in rows]),
         ("Sampled tokens", "", [row.sampled for row in rows]),
         ("Seconds", "s", [row.seconds for row in rows]),
     )
     finite = [(name, unit, list(filter(math.isfinite, values))) for name, unit, values in named]
-    return [distribution(name, unit, values) for name, unit, values in finite if values]
+    shown = (one for one in finite if any(one[2]) or (one[0] == "Reward" and one[2]))
+    return [distribution(*one) for one in shown]
 
 
 def distribution(name: str, unit: str, values: Sequence[float]) -> dict[str, Any]:
@@ -214,7 +257,7 @@ def distribution(name: str, unit: str, values: Sequence[float]) -> dict[str, Any
     counts = Counter(ordered)
     if len(counts) <= _FEW:
         return {**facts, "values": [[value, n] for value, n in counts.items()]}
-    is_whole = all(float(value).is_integer() for value in ordered) and high - low < _BINS
+    is_whole = all(float(value).is_integer() for value in counts) and high - low < _BINS
     bins = int(high - low) + 1 if is_whole else min(_BINS, max(6, int(2 * len(ordered) ** 0.5)))
     bars = [0] * bins
     width = 1 if is_whole else (high - low) / bins

@@ -12,6 +12,7 @@ from envkit.files import storage_errors
 from envkit.image_files import MAX_BYTES
 from envkit.open_files import open_regular
 from envkit.rollout.run_settings import RUN_FILE
+from envkit.rollout.vocabulary_file import VOCABULARY_FILE
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.text import counted
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -20,6 +21,9 @@ from envkit.trajectory.storage import FILE_NAME
 MAX_FOLDERS: Final = 10_000
 """Maximum number of folders to search."""
 MAX_DOCUMENTS: Final = 500
+NOTES_FILE: Final = "notes.json"
+_OWN_FILES: Final = (RUN_FILE, METRICS_FILE, NOTES_FILE, VOCABULARY_FILE)
+"""JSON files of a run, which are not documents of their own."""
 _MAX_JSON_BYTES: Final = 4 << 20
 _MEDIA: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -63,15 +67,25 @@ class Folder:
                 the root.
         """
         with storage_errors(f"cannot read {path.name}"):
-            parent = path.parent.resolve(strict=True)
-            if not parent.is_relative_to(self.root):
-                raise StorageError(f"{path.name} is outside the folder that is shown")
+            parent = self.own(path.parent)
             try:
                 return open_regular(parent / path.name, follow=False)
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
                 raise StorageError(f"{path.name} is a link, and links are not followed") from error
+
+    def own(self, path: Path) -> Path:
+        """Return the resolved path of a folder inside the root.
+
+        Raises:
+            StorageError: It is outside the root, or does not exist.
+        """
+        with storage_errors(f"cannot open {path.name}"):
+            found = path.resolve(strict=True)
+        if not found.is_relative_to(self.root):
+            raise StorageError(f"{path.name} is outside the folder that is shown")
+        return found
 
     def read_json(self, path: Path) -> bytes:
         """Return a JSON file's bytes.
@@ -125,7 +139,7 @@ class Folder:
             # Skip image folders: they are large and never hold runs.
             waiting += [folder / one for one in folders if not (is_run and one == IMAGE_FOLDER)]
             for one in files:
-                is_other = one.endswith(".json") and one not in (RUN_FILE, METRICS_FILE)
+                is_other = one.endswith(".json") and one not in _OWN_FILES
                 if is_other and len(documents) < MAX_DOCUMENTS:
                     documents[self._name(folder / one)] = folder / one
         notes = [f"Only the first {MAX_FOLDERS:,} folders are searched."] if waiting else []

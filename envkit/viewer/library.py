@@ -4,12 +4,13 @@ import time
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from envkit.viewer.document import Decode
+from envkit.rollout.vocabulary_file import TokenText
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
 from envkit.viewer.growing_file import locked_files, stamp_of
 from envkit.viewer.live_run import LiveRun
-from envkit.viewer.summary import state_of, summary
+from envkit.viewer.run_notes import RunNotes
+from envkit.viewer.summary import recorded, state_of, summary
 
 MAX_BYTES: Final = 768 << 20
 """Memory limit for the indexes of runs; beyond it, the least recently requested ones are freed."""
@@ -25,14 +26,19 @@ _WATCHED_S: Final = 60.0
 class Library:
     """The runs inside a folder. `step` reads them; the other methods return what it has read."""
 
-    def __init__(self, folder: Folder, *, decode: Decode | None = None) -> None:
+    def __init__(
+        self, folder: Folder, *, token_text: TokenText | None = None, takes_notes: bool = False
+    ) -> None:
         """Start without reading the folder.
 
         Args:
             folder: Opens its files.
-            decode: Turns token ids into text; None shows ids.
+            token_text: Returns the text of a token id; None uses the texts that each run stored.
+            takes_notes: Whether people may change the notes and tags of runs, which are files in
+                the folder.
         """
-        self.decode: Final = decode
+        self.token_text: Final = token_text
+        self.takes_notes: Final = takes_notes
         self.folder: Final = folder
         self.version = 0
         """Increases with every change of any run or document."""
@@ -167,7 +173,7 @@ class Library:
     def overview(self) -> dict[str, Any]:
         """Return the table of runs and the other documents, as JSON data."""
         version = self.version  # read first, so that a page still hears of later changes
-        runs = [self._summary(run) for run in list(self._runs.values())]
+        runs = [{**self._summary(run), **run.notes.to_json()} for run in list(self._runs.values())]
         documents = [
             {"name": name, **data}
             for name, (_, data) in list(self._documents.items())
@@ -177,10 +183,27 @@ class Library:
             "folder": PurePosixPath(self.folder.root).name,
             "version": version,
             "is_scanned": self._is_scanned,
+            "takes_notes": self.takes_notes,
             "note": self._note,
             "runs": runs,
             "documents": documents,
         }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return every metric of every run, as JSON data: names, and values by run.
+
+        At most 400 metrics of a run are included. A value is None if the run lacks the metric.
+        """
+        found = {run.name: recorded(run) for run in list(self._runs.values())}
+        names = sorted({name for metrics in found.values() for name in metrics})
+        values = {run: [metrics.get(name) for name in names] for run, metrics in found.items()}
+        return {"names": names, "runs": values}
+
+    def annotate(self, run: LiveRun, before: RunNotes, after: RunNotes) -> RunNotes:
+        """Change the notes of a run and return the new ones; errors as for `change_notes`."""
+        made = run.annotate(before, after)
+        self.version += 1
+        return made
 
     def _summary(self, run: LiveRun) -> dict[str, Any]:
         kept = self._summaries.get(run.name)

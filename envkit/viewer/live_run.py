@@ -18,16 +18,20 @@ from typing import Any, BinaryIO, Final, cast
 from envkit.errors import ConfigurationError, EnvkitError, StorageError
 from envkit.files import storage_errors
 from envkit.rollout.plan import Shard
+from envkit.rollout.vocabulary_file import TokenText
 from envkit.text import counted
+from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, parse_line
-from envkit.viewer.document import Decode, vocabulary
+from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.episodes import checked_row, episode
-from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
+from envkit.viewer.folder import METRICS_FILE, NOTES_FILE, RUN_FILE, Folder
 from envkit.viewer.growing_file import MAX_LINE_BYTES, FileLine, GrowingFile, is_locked, stamp_of
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData, numbers_of, unreadable
+from envkit.viewer.run_notes import RunNotes, change_notes
 from envkit.viewer.search import SearchText, search_pieces
+from envkit.viewer.token_texts import decoded_texts, run_texts
 
 _ROW_BYTES: Final = 8_000
 """Measured size of a row and of the figures' data for its episode."""
@@ -65,6 +69,8 @@ class LiveRun:
         """Size of the trajectories when they were last looked at."""
         self.settings: Mapping[str, Any] = {}
         """The settings that the rollout recorded; empty if there are none."""
+        self.notes = RunNotes()
+        """What people noted about it."""
         self._was_locked = self._has_grown = False
         """Whether a writer had locked the file, and whether the file grew, since the start."""
         self._exists, self._is_ended = True, False
@@ -76,6 +82,7 @@ class LiveRun:
         self._images = folder.images(path)
         self._lock = threading.Lock()
         self._settings_stamp: tuple[int, ...] = ()
+        self._notes_stamp: tuple[int, ...] = ()
         self._restart()
 
     def _restart(self) -> None:
@@ -152,6 +159,7 @@ class LiveRun:
         with self._lock:
             before, was_ended = self.revision, self._is_ended
             self._read_settings()
+            self._read_notes()
             self._read_recorded()
             try:
                 found = (self.path / FILE_NAME).lstat()
@@ -177,6 +185,7 @@ class LiveRun:
         with self._lock:
             before, was_behind = self.revision, self.is_behind
             self._read_settings()
+            self._read_notes()
             try:
                 with self._folder.open(self.path / FILE_NAME) as stream, storage_errors("disk"):
                     self._catch_up(stream, budget_s, locked)
@@ -288,6 +297,31 @@ class LiveRun:
             self.settings = given
             self.revision += 1
 
+    def annotate(self, before: RunNotes, after: RunNotes) -> RunNotes:
+        """Change the notes and return the new ones; arguments and errors as for `change_notes`.
+
+        Raises:
+            StorageError: Also if the run's folder is gone or is outside the folder that is shown.
+        """
+        made = change_notes(self._folder.own(self.path) / NOTES_FILE, before, after)
+        with self._lock:
+            self._read_notes()
+        return made
+
+    def _read_notes(self) -> None:
+        """Read notes.json if it changed; a file that holds no notes counts as empty."""
+        file = self.path / NOTES_FILE
+        try:
+            stamp = stamp_of(file.stat())
+            if stamp == self._notes_stamp:
+                return
+            self._notes_stamp = stamp
+            notes = RunNotes.parse(self._folder.read_json(file))
+        except (OSError, ConfigurationError):
+            notes = RunNotes()
+        self.revision += notes != self.notes
+        self.notes = notes
+
     def _read_recorded(self) -> None:
         """Read the metrics that the rollout wrote, if they changed."""
         file = self.path / METRICS_FILE
@@ -315,7 +349,7 @@ class LiveRun:
                 "from": start,
                 "epoch": self.epoch,
                 "revision": self.revision,
-                "notes": [*self._state_notes(), *self._data.notes],
+                "notes": [*self._state_notes(), *self._data.all_notes],
                 "live": self.is_live or self.is_behind,
                 "expected": self.expected,
             }
@@ -347,16 +381,34 @@ class LiveRun:
             notes.append(f"Search covers only the first {kept:,} episodes: the run is too large.")
         return notes
 
-    def episode(self, number: int, decode: Decode | None = None) -> dict[str, Any] | None:
-        """Return the data of one episode with its "vocabulary"; None if there is no such episode.
+    def episode(self, number: int, token_text: TokenText | None = None) -> dict[str, Any] | None:
+        """Return the data of one episode and of its `TokenTexts`; None if there is no such episode.
 
         Args:
             number: Its line, from 1.
-            decode: Turns token ids into text, for the vocabulary; None leaves ids.
+            token_text: Returns the text of a token id; None uses the texts that the run stored.
 
         Raises:
             StorageError: The file has changed, or cannot be read.
         """
+        found = self._stored(number)
+        if found is None:
+            return None
+        _, trajectory, certificate = found
+        shown = episode(trajectory, certificate, number=number, folder=self._images)
+        if token_text is not None:
+            texts = decoded_texts(shown.token_ids, token_text)
+        else:
+            texts = run_texts(shown.token_ids, lambda name: self._folder.open(self.path / name))
+        return {**shown.data, **texts.data()}
+
+    def record(self, number: int) -> bytes | None:
+        """Return the line of one episode as the file has it; arguments and errors as above."""
+        found = self._stored(number)
+        return None if found is None else found[0]
+
+    def _stored(self, number: int) -> tuple[bytes, Trajectory, Certificate | None] | None:
+        """Read one line; None if there is no such episode."""
         with self._lock:
             at = bisect_left(self._data.rows, number, key=lambda row: row.number)
             if at == len(self._data.rows) or self._data.rows[at].number != number:
@@ -368,8 +420,7 @@ class LiveRun:
         stored = parse_line(self.path / FILE_NAME, number, line, self._images)
         if stored.trajectory is None:
             raise StorageError("the run's file has changed; reload the page")
-        found = episode(stored.trajectory, stored.certificate, number=number, folder=self._images)
-        return {**found.data, "vocabulary": vocabulary(found.token_ids, decode)}
+        return line, stored.trajectory, stored.certificate
 
     def search(self, query: str) -> dict[int, dict[str, Any]]:
         """Return the first hit in each episode; see `SearchText.find`."""

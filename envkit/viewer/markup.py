@@ -16,15 +16,14 @@ _COMPRESSION: Final = 6
 
 def pack(data: object) -> str:
     """Return JSON data compressed and in base64, for the page script's `unpack`."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    packed = zlib.compress(text.encode("ascii"), _COMPRESSION)
+    packed = zlib.compress(wire_json(data), _COMPRESSION)
     return base64.b64encode(packed).decode("ascii")
 
 
 def safe_json(data: object) -> str:
     """Return JSON in which nothing can end a script element or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
+    text = wire_json(data).decode()
+    for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
@@ -33,10 +32,7 @@ def wire_json(data: Any) -> bytes:  # noqa: ANN401  # JSON data
     """Return JSON; infinities and NaN, from a hostile file, become null."""
     with suppress(TypeError, ValueError):  # a lone surrogate
         return fast_json.dumps(data)
-    try:
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
 

@@ -6,7 +6,6 @@ these, the order in the file decides. A fork is paired with the fork at the same
 tree.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from envkit.metrics.intervals import Interval, mean_interval
+from envkit.viewer.figures import is_summable
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.trees import Leaf, leaves
 
@@ -155,7 +155,7 @@ def mean_difference(
     by_seed: defaultdict[Hashable, list[float]] = defaultdict(list)
     for pair in pairs:
         before, after = value(pair.first), value(pair.second)
-        if before is not None and after is not None and math.isfinite(after - before):
+        if is_summable(before) and is_summable(after):
             by_seed[_seed_key(pair.first)].append(after - before)
     if not by_seed:
         return None

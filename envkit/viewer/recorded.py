@@ -37,6 +37,7 @@ def recorded_figures(metrics: Mapping[str, float]) -> dict[str, Any]:
             "count": _whole(metrics.get("success/rate", 0.0) * judged),
             "of": _whole(judged),
             **ends(None),
+            "by": None,
         },
         "groups": {"count": groups, "compared": 0, "signal": 0},
         "faults": int(metrics.get("episodes/faulted", 0)),

@@ -3,27 +3,33 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from envkit.messages import images_of, text_of
 from envkit.metrics.facts import reward_terms
+from envkit.reply import FinishReason
 from envkit.rollout.multi_agent import ROLLOUT_ID
 from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.success import success_of
+from envkit.trajectory.success import deciding_threshold, success_of
 from envkit.trajectory.trajectory import Trajectory, role_of
 from envkit.viewer.differences import rewrites_of
 
 _EXCERPT: Final = 240
 _NOTE: Final = 2_000
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeRow:
-    """One episode in a list. The fields come in the order of the page's columns."""
+class EpisodeRow(Struct, frozen=True, kw_only=True, gc=False):
+    """One episode in a list. The fields come in the order of the page's columns.
+
+    A struct for the same reason as `EpisodeFacts`. The collector need not visit the rows of a large
+    run, which cannot hold themselves.
+    """
 
     number: int
     """Its line in the file, or its position among trajectories in memory, from 1."""
@@ -51,6 +57,8 @@ class EpisodeRow:
     stop_reason: StopReason
     is_solved: bool | None
     """None if success is undefined (see `success_of`)."""
+    threshold: float | None
+    """The reward threshold that decided it; None if the environment's own verdict did."""
     turns: int
     """Replies that went to the environment, including those before a fork."""
     replies: int
@@ -71,12 +79,16 @@ class EpisodeRow:
     """The slowest turn and its slowest part, such as "turn 2, env"; empty without turns."""
     not_understood: int
     """Replies that the environment could not parse."""
+    cut: int
+    """Replies that reached the limit of their tokens before they ended."""
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Reward terms, summed over turns."""
     thumbnail: str | None
     """SHA-256 of the last image; None without one."""
     flags: tuple[str, ...]
     """Any of "fault", "broken", "parse error", "retry", "restart"."""
+    fault: str
+    """What failed and how, such as "step timeout"; empty without a fault."""
     note: str
     """Messages of the fault and of violated rules."""
 
@@ -85,13 +97,20 @@ class EpisodeRow:
         converted = {
             "seed": None if self.seed is None else str(self.seed),  # JavaScript rounds above 2^53
             "reward": None if self.reward is None else plain_float(self.reward),
+            "threshold": None if self.threshold is None else plain_float(self.threshold),
             "seconds": plain_float(round(self.seconds, 4)),
         }
         return [converted[n] if n in converted else getattr(self, n) for n in _SHOWN]
 
 
-_NOT_SHOWN: Final = {"task_hash", "replies_hash", "history_hash", "slowest", "terms"}
-_SHOWN: Final = [one.name for one in fields(EpisodeRow) if one.name not in _NOT_SHOWN]
+_NOT_SHOWN: Final = {
+    "task_hash",
+    "replies_hash",
+    "history_hash",
+    "slowest",
+    "terms",
+}
+_SHOWN: Final = [one for one in EpisodeRow.__struct_fields__ if one not in _NOT_SHOWN]
 _SHORT_NAMES: Final = {
     "episode_id": "id",
     "env_id": "env",
@@ -122,6 +141,7 @@ def episode_row(
     """
     turns, fault, origin = trajectory.turns, trajectory.fault, trajectory.origin
     own, images = trajectory.own_turns, images_of(trajectory.messages)
+    rewrites = rewrites_of(trajectory)
     said = [problem.message for problem in problems]
     if fault is not None:
         said.insert(0, fault.message)
@@ -137,10 +157,11 @@ def episode_row(
         family=_text(trajectory.task, "family"),
         task_hash=_digest(to_plain(trajectory.task, "task", lambda _: None)),
         replies_hash=_digest([turn.response_text for turn in turns]),
-        history_hash=_digest(list(rewrites_of(trajectory).items())),
+        history_hash=_digest(list(rewrites.items())) if rewrites else _NOTHING,
         excerpt=_excerpt(trajectory),
         reward=trajectory.reward,
         is_solved=success_of(trajectory),
+        threshold=deciding_threshold(trajectory),
         stop_reason=trajectory.stop_reason,
         turns=trajectory.step_count,
         replies=len(own),
@@ -148,14 +169,16 @@ def episode_row(
         shared=len(turns) - len(own),
         rewrites=_rewrites(trajectory),
         tokens=trajectory.token_count,
-        sampled=sum(turn.response_tokens for turn in own),
+        sampled=sum([turn.response_tokens for turn in own]),
         images=trajectory.image_count,
         seconds=trajectory.duration_seconds,
         slowest=_slowest(trajectory),
-        not_understood=sum(turn.parse_error is not None for turn in own),
+        not_understood=sum([turn.parse_error is not None for turn in own]),
+        cut=sum([turn.finish_reason == FinishReason.LENGTH for turn in own]),
         terms=reward_terms(trajectory),
         thumbnail=images[-1].sha256 if images else None,
         flags=_flags(trajectory, is_broken=is_broken),
+        fault="" if fault is None else f"{fault.where} {fault.kind}",
         note=" ".join(said)[:_NOTE],
     )
 
@@ -165,8 +188,10 @@ def title_of(trajectory: Trajectory) -> str:
 
     The message comes first because a task's description may be data rather than text.
     """
-    asked = (text_of(entry) for entry in trajectory.messages if entry["role"] == "user")
-    text = " ".join(next((one for one in asked if one.strip()), "").split())
+    text = ""
+    for entry in trajectory.messages:
+        if entry["role"] == "user" and (text := " ".join(text_of(entry).split())):
+            break
     named = text.removeprefix("Task: ") or _text(trajectory.task, "id")
     if named or trajectory.seed is None:
         return named or trajectory.episode_id
@@ -181,16 +206,18 @@ def _excerpt(trajectory: Trajectory) -> str:
 
 def _rewrites(trajectory: Trajectory) -> int:
     start = 0 if trajectory.origin is None else trajectory.origin.segments
-    rewritten = (s for s in trajectory.segments[max(1, start) :] if s.kind is SegmentKind.PROMPT)
-    return sum(1 for _ in rewritten)
+    return sum([s.kind is SegmentKind.PROMPT for s in trajectory.segments[max(1, start) :]])
 
 
 def _slowest(trajectory: Trajectory) -> str:
-    if not trajectory.own_turns:
+    turns = trajectory.own_turns
+    if not turns:
         return ""
-    turn = max(trajectory.own_turns, key=lambda one: sum(one.seconds.values()))
-    parts = turn.seconds
-    return f"turn {turn.turn + 1}, {max(parts, key=lambda part: parts[part])}"
+    times = [turn.seconds for turn in turns]
+    totals = [sum(parts.values()) for parts in times]
+    slowest = max(range(len(turns)), key=totals.__getitem__)
+    parts = times[slowest]
+    return f"turn {turns[slowest].turn + 1}, {max(parts, key=parts.__getitem__)}"
 
 
 def _flags(trajectory: Trajectory, *, is_broken: bool) -> tuple[str, ...]:
@@ -202,12 +229,14 @@ def _flags(trajectory: Trajectory, *, is_broken: bool) -> tuple[str, ...]:
         "retry": any(turn.env_retries or turn.engine_retries or turn.resamples for turn in turns),
         "restart": trajectory.env_restarts > 0,
     }
-    return tuple(name for name, is_on in found.items() if is_on)
+    return tuple([name for name, is_on in found.items() if is_on])
 
 
 def _digest(data: object) -> str:
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return hashlib.sha256(_ENCODER.encode(data).encode("ascii")).hexdigest()
+
+
+_NOTHING: Final = _digest([])
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:

@@ -5,13 +5,18 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
+from msgspec import Struct
+
+from envkit.files import storage_errors
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.facts import EpisodeFacts
 from envkit.open_files import open_regular
+from envkit.rollout.vocabulary_file import TokenText
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
+from envkit.text import counted, utf8
 from envkit.trajectory.identity import SeenEpisodes, identity
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
@@ -20,6 +25,7 @@ from envkit.viewer.differences import Trace
 from envkit.viewer.episodes import checked_row
 from envkit.viewer.figures import figures
 from envkit.viewer.rows import COLUMNS, EpisodeRow
+from envkit.viewer.token_texts import TokenTexts, decoded_texts, run_texts
 
 Source = str | os.PathLike[str] | Iterable[Trajectory]
 
@@ -42,7 +48,9 @@ class RunSource:
     def origin(self) -> str:
         """Display name: folder and file, without the rest of the path."""
         file = self.file
-        return "trajectories in memory" if file is None else "/".join(file.resolve().parts[-2:])
+        if file is None:
+            return "trajectories in memory"
+        return utf8("/".join(file.resolve().parts[-2:]))  # a name need not be valid UTF-8
 
     @property
     def name(self) -> str:
@@ -93,6 +101,27 @@ class RunSource:
         file = self.file
         return None if file is None else ImageFolder(file.parent / IMAGE_FOLDER)
 
+    def token_texts(
+        self, token_ids: Collection[int], token_text: TokenText | None = None
+    ) -> TokenTexts:
+        """Return the texts of token ids.
+
+        Args:
+            token_ids: The ids to show.
+            token_text: Returns the text of an id; None uses what is next to the trajectories.
+        """
+        file = self.file
+        if token_text is not None:
+            return decoded_texts(token_ids, token_text)
+        if file is None or file.name != FILE_NAME:
+            return TokenTexts()
+
+        def open_file(name: str) -> BinaryIO:
+            with storage_errors(f"cannot read {name}"):
+                return open_regular(file.with_name(name), follow=False)
+
+        return run_texts(token_ids, open_file)
+
     def recorded_metrics(self) -> dict[str, float]:
         """Return the metrics that the rollout wrote next to its trajectories; empty without any.
 
@@ -128,8 +157,7 @@ def numbers_of(text: bytes) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFacts:
+class RowFacts(Struct, frozen=True, kw_only=True):
     """What one episode adds to the index of its run."""
 
     key: bytes | None
@@ -202,22 +230,34 @@ class RunData:
         self.rows.append(one.row)
         return True
 
+    @property
+    def all_notes(self) -> list[str]:
+        """The problems of the file, after those of the figures."""
+        count = self.figures()["unsummable"]
+        if not count:
+            return self.notes
+        rewards = counted(count, "reward")
+        return [
+            f"The figures leave out {rewards}, not finite or too large to average.",
+            *self.notes,
+        ]
+
     def figures(self) -> dict[str, Any]:
         """Return the figures of all episodes as JSON data, cached until something changes.
 
         With `lag`, those of the last episodes may be missing.
         """
-        counted = (len(self.rows), self.recorded)
+        made_of = (len(self.rows), self.recorded)
         known = 0 if self._figures_of is None else self._figures_of[0]
         # They take time for every episode so far. Made anew for each part of a large run, they
         # would take longer than reading it.
         is_late = known < len(self.rows) <= self.lag * known
-        if self._figures_of != counted and not is_late:
-            self._figures_of = counted
+        if self._figures_of != made_of and not is_late:
             self._figures = {
                 **figures(self.rows, self.aggregator, self.recorded),
                 "engines": [engine for engine in self.engines if engine],
             }
+            self._figures_of = made_of
         return self._figures
 
     def index(self, *, start: int = 0, most: int | None = None) -> dict[str, Any]:
@@ -232,7 +272,7 @@ class RunData:
             "figures": self.figures(),
             "columns": COLUMNS,
             "rows": [row.to_json() for row in self.rows[start:most]],
-            "notes": self.notes,
+            "notes": self.all_notes,
             "live": False,
         }
 

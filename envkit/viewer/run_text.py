@@ -9,6 +9,7 @@ from typing import Any, Final
 from envkit.advantages import Baseline
 from envkit.success import UNDECLARED
 from envkit.text import counted
+from envkit.tokens.sanity import SanityStatus
 from envkit.viewer.figures import finite_rewards, groups_of, judged_in, solved_count
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData
@@ -19,6 +20,7 @@ from envkit.viewer.wording import (
     clipped,
     number,
     percent,
+    rule_words,
     seconds,
     signed,
     stop_words,
@@ -77,7 +79,11 @@ def sections(run: RunData) -> list[Section]:
     figures = run.figures()
     found = [
         Section(title="What matters", rows=list(_headline(figures))),
-        _rates(run.rows),
+        Section(
+            title="Causes of faults",
+            rows=[(cause, number(n), clipped(told)) for cause, n, told, _ in figures["causes"]],
+        ),
+        _rates(run.rows) if figures["reward"] else Section(title="", rows=()),
         Section(title="What ended the episodes", rows=list(_stops(figures))),
         Section(
             title="Reward terms",
@@ -87,6 +93,10 @@ def sections(run: RunData) -> list[Section]:
         Section(
             title="Time per turn",
             rows=[(k, seconds(mean), f"p95 {seconds(p95)}") for k, mean, p95 in figures["times"]],
+        ),
+        Section(
+            title="Checked observations",
+            rows=[(words, number(n), "") for _, n, words in figures["renders"]],
         ),
         Section(title="Distributions", rows=[_distribution(d) for d in figures["distributions"]]),
         Section(title="By family", rows=_families(figures["families"])),
@@ -108,20 +118,21 @@ def notes(run: RunData) -> list[str]:
         found.append(
             f"Episodes that break a rule of the ledger: {figures['broken']}. Do not train on them."
         )
-    unchecked = figures["unchecked"]
-    if unchecked["count"]:
+    renders = {status: n for status, n, _ in figures["renders"] if status != "rest"}
+    if unchecked := renders.get(SanityStatus.UNCHECKED):
         found.append(
-            f"Observations that could not be compared with a full render: {unchecked['count']} of "
-            f"{unchecked['of']}."
+            f"Observations that could not be compared with a full render: {unchecked} of "
+            f"{sum(renders.values())}."
         )
-    return [*found, *run.notes]
+    return [*found, *run.all_notes]
 
 
 def _headline(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     reward, solved, groups = figures["reward"], figures["solved"], figures["groups"]
     faults, unread = figures["faults"], figures["unread"]
+    none = "no reward can be averaged" if figures["unsummable"] else "no episode has a reward"
     if reward is None:
-        yield "Reward", NOTHING, "no episode has a reward"
+        yield "Reward", NOTHING, none
     else:
         over = counted(reward["groups"], "group")
         is_known = reward["low"] is not None
@@ -129,13 +140,14 @@ def _headline(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         note = f"mean, 95% interval over {over}" if is_known else f"mean of {over}: no interval"
         yield "Reward", number(reward["mean"]) + half, note
     if not solved["of"]:
-        yield "Solved", NOTHING, "no episode has a reward" if reward is None else UNDECLARED
+        yield "Solved", NOTHING, none if reward is None else UNDECLARED
     else:
         ends = "" if solved["low"] is None else f", interval {_range(solved)}"
-        note = f"{number(solved['count'])} of {number(solved['of'])}{ends}"
+        by = rule_words(solved["by"])
+        note = f"{number(solved['count'])} of {number(solved['of'])}{ends}, {by}"
         yield "Solved", percent(solved["count"] / solved["of"]), note
     if not groups["compared"]:
-        yield "Groups", NOTHING, "one episode per task"
+        yield "Groups", NOTHING, "one episode per task" if reward else none
     else:
         flat = groups["compared"] - groups["signal"]
         note = f"{flat} with equal rewards: no gradient" if flat else "every group has a gradient"
@@ -144,7 +156,8 @@ def _headline(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "Faults", number(faults), kind
     replies = f"{number(unread['of'])} {'reply' if unread['of'] == 1 else 'replies'}"
     share = f"{percent(unread['count'] / unread['of'])} of " if unread["count"] else "of "
-    yield "Not understood", number(unread["count"]), share + replies
+    cut = f", {number(figures['cut'])} cut at the token limit" if figures["cut"] else ""
+    yield "Not understood", number(unread["count"]), f"{share}{replies}{cut}"
 
 
 def _range(ends: Mapping[str, float]) -> str:

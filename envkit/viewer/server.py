@@ -1,21 +1,23 @@
 """The server of `envkit ui`: the viewer for all runs of a folder, on this machine only.
 
-It listens on the loopback address and is read-only. Runs hold text from models and websites. It
-must not be reachable from other pages in the same browser, by other users of the machine, or under
-other host names:
+It listens on the loopback address. It is read-only unless people may write notes. Runs hold text
+from models and websites. It must not be reachable from other pages in the same browser, by other
+users of the machine, or under other host names:
 
 | request | response |
 | --- | --- |
 | without the key, in the URL or in the cookie that the URL sets | 401 |
 | from a page on another site, by `Origin` or `Sec-Fetch-Site` | 403 |
 | with a `Host` that is neither an IP address nor localhost (DNS rebinding) | 403 |
-| other than GET and HEAD | 405 |
+| other than GET and HEAD, and PUT of notes if they are allowed | 405 |
+| to change notes, without `Origin` or not as JSON: no form can send both | 403, 415 |
 | for a run, an episode or an image that does not exist | 404 |
 """
 
 import asyncio
 import contextlib
 import hmac
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -23,14 +25,15 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from envkit.access import Access
-from envkit.errors import ConfigurationError, EnvkitError
-from envkit.serving import listening
+from envkit.errors import ConfigurationError, EnvkitError, StorageError
+from envkit.serving import BodyError, listening, read_body
 from envkit.text import utf8
 from envkit.viewer.bundle import shell
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.markup import wire_json
+from envkit.viewer.run_notes import MAX_BYTES, ConflictError, RunNotes
 
 HOST: Final = "127.0.0.1"
 MAX_QUERY: Final = 400
@@ -39,6 +42,7 @@ _KEY: Final = "key"
 _ANSWER_S: Final = 300.0
 """Seconds to read an answer; a large run takes long over a forwarded port."""
 _STOP_S: Final = 0.5
+_BODY_S: Final = 10.0
 _LONGEST_WAIT_S: Final = 20.0
 _IDLE_S: Final = 0.4
 _TICK_S: Final = 0.1
@@ -84,7 +88,7 @@ def create_app(library: Library, *, key: str) -> web.Application:
         except web.HTTPException as error:
             return _problem(error.status, error.reason, error.headers.get("Allow"))
 
-    app = web.Application(middlewares=[guard], client_max_size=1024)
+    app = web.Application(middlewares=[guard], client_max_size=MAX_BYTES)
     app[_LIBRARY] = library
     app.cleanup_ctx.append(_reading)
     app.on_response_prepare.append(_add_headers)
@@ -93,10 +97,14 @@ def create_app(library: Library, *, key: str) -> web.Application:
     app.router.add_get("/api/runs", _runs)
     app.router.add_get("/api/run", _run)
     app.router.add_get("/api/episode", _episode)
+    app.router.add_get("/api/record", _record)
     app.router.add_get("/api/search", _search)
+    app.router.add_get("/api/metrics", _metrics)
     app.router.add_get("/api/diff", _diff)
     app.router.add_get("/api/changes", _changes)
     app.router.add_get("/image/{sha256:[0-9a-f]{64}}", _image)
+    if library.takes_notes:
+        app.router.add_put("/api/notes", _notes)
     return app
 
 
@@ -191,7 +199,12 @@ async def _run(request: web.Request) -> web.Response:
 
 async def _episode(request: web.Request) -> web.Response:
     run, number = _named(request), _whole(request, "number")
-    return await _json(lambda: run.episode(number, request.app[_LIBRARY].decode))
+    return await _json(lambda: run.episode(number, request.app[_LIBRARY].token_text))
+
+
+async def _record(request: web.Request) -> web.Response:
+    run, number = _named(request), _whole(request, "number")
+    return await _json(lambda: run.record(number))
 
 
 async def _search(request: web.Request) -> web.Response:
@@ -212,6 +225,45 @@ async def _diff(request: web.Request) -> web.Response:
         count = first.count + second.count
         return await _json(lambda: {"reading": reading, "episodes": count})
     return await _json(lambda: compare_rows(first.rows(), second.rows(), [first.name, second.name]))
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return await _json(request.app[_LIBRARY].metrics)
+
+
+async def _notes(request: web.Request) -> web.Response:
+    """Change the notes of a run; 409 with the current ones if somebody else changed the note."""
+    if "Origin" not in request.headers:
+        return _problem(403, "a request that changes notes must name its Origin")
+    if request.content_type != "application/json":
+        return _problem(415, "notes must be sent as application/json")
+    run, library = _named(request), request.app[_LIBRARY]
+    try:
+        body = await read_body(request, max_bytes=MAX_BYTES, seconds=_BODY_S)
+        before, after = map(RunNotes.checked, _change(body))
+        made = await asyncio.to_thread(library.annotate, run, before, after)
+    except BodyError as error:
+        return _problem(error.status, str(error))
+    except ConflictError as error:
+        return web.json_response(error.notes.to_json(), status=409)
+    except ConfigurationError as error:
+        return _problem(400, str(error))
+    except StorageError as error:
+        return _problem(507, str(error))
+    return web.json_response(made.to_json())
+
+
+def _change(body: bytes) -> tuple[object, object]:
+    """Return what a request says was there before, and what it wants.
+
+    Raises:
+        ConfigurationError: It is not valid JSON or lacks one of the two.
+    """
+    try:
+        data: Any = json.loads(body)
+        return data["before"], data["after"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigurationError('notes are sent as {"before": ..., "after": ...}') from error
 
 
 async def _changes(request: web.Request) -> web.Response:
@@ -249,11 +301,11 @@ def _whole(request: web.Request, parameter: str) -> int:
 
 
 async def _json(build: Callable[[], Any]) -> web.Response:
-    """Respond with data that is built and serialized on a thread; None gives 404."""
+    """Respond with data that is built and serialized on a thread, or is JSON; None gives 404."""
 
     def written() -> bytes | None:
         data = build()
-        return None if data is None else wire_json(data)
+        return data if data is None or isinstance(data, bytes) else wire_json(data)
 
     try:
         body = await asyncio.to_thread(written)

@@ -7,11 +7,13 @@ from typing import Final
 from envkit.errors import StorageError
 from envkit.metrics.aggregate import Aggregator
 from envkit.ranges import at_least
+from envkit.rollout.vocabulary_file import TokenText
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.diff import compare_rows
-from envkit.viewer.document import Decode, Document, Page
+from envkit.viewer.document import Document, Page
 from envkit.viewer.episodes import Checked, checked_row
 from envkit.viewer.run import RowFacts, RunData, RunSource, Source, unreadable
+from envkit.viewer.token_texts import TokenTexts
 
 MAX_EPISODES: Final = 10_000
 """Default for the maximum number of episodes that one file lists per run."""
@@ -23,7 +25,7 @@ def write_report(
     source: Source,
     out_html: str | os.PathLike[str],
     *,
-    decode: Decode | None = None,
+    token_text: TokenText | None = None,
     title: str | None = None,
     max_episodes: int = MAX_EPISODES,
 ) -> Path:
@@ -32,7 +34,7 @@ def write_report(
     Args:
         source: A trajectory file, a run directory, or trajectories.
         out_html: The file to write.
-        decode: Turns token ids into text, to show tokens as text; None shows ids.
+        token_text: Returns the text of a token id; None uses the texts that the run stored.
         title: Title of the document; None uses the name of the run.
         max_episodes: Maximum number of episodes to list; the figures count all.
 
@@ -46,7 +48,7 @@ def write_report(
     """
     pages = RunPages(RunSource(source), Document(), max_episodes=max_episodes)
     pages.add_all()
-    return pages.write(out_html, decode=decode, title=title)
+    return pages.write(out_html, token_text=token_text, title=title)
 
 
 def write_diff(
@@ -54,7 +56,7 @@ def write_diff(
     second: Source,
     out_html: str | os.PathLike[str],
     *,
-    decode: Decode | None = None,
+    token_text: TokenText | None = None,
     title: str | None = None,
     max_episodes: int = MAX_EPISODES,
 ) -> Path:
@@ -67,7 +69,7 @@ def write_diff(
         first: A trajectory file, a run directory, or trajectories.
         second: The run to compare it with, in the same form.
         out_html: The file to write.
-        decode: Turns token ids into text, to show tokens as text; None shows ids.
+        token_text: Returns the text of a token id; None uses the texts that the run stored.
         title: Title of the document; None uses the names of both runs.
         max_episodes: Maximum number of episodes to list per run; the figures count all.
 
@@ -104,7 +106,8 @@ def write_diff(
         ),
     }
     name = title or f"What changed from {names[0]} to {names[1]}"
-    return document.write(out_html, title=name, index=index, decode=decode)
+    texts = [one.token_texts(token_text) for one in built]
+    return document.write(out_html, title=name, index=index, texts=texts)
 
 
 def _again(source: Source) -> Source:
@@ -139,7 +142,9 @@ class RunPages:
         self._source, self._document, self._max = source, document, max_episodes
         self._folder = source.image_folder()
         self._data = RunData(name or source.name)
-        self._listed, self._is_started = 0, False
+        self._listed = 0
+        self._token_ids: set[int] | None = None
+        """Ids of the listed episodes; None before the first one."""
 
     @property
     def is_full(self) -> bool:
@@ -195,9 +200,8 @@ class RunPages:
             one: What it adds to the index.
             page: Its page; None leaves it out of the list.
         """
-        if not self._is_started:
-            self._is_started = True
-            self._document.start_run()
+        if self._token_ids is None:
+            self._token_ids = self._document.start_run()
         is_new = self._data.take(one)
         if is_new and page is not None:
             self._listed += 1
@@ -225,11 +229,15 @@ class RunPages:
             )
         return run
 
+    def token_texts(self, token_text: TokenText | None) -> TokenTexts:
+        """Return the texts of the listed episodes; see `RunSource.token_texts`."""
+        return self._source.token_texts(self._token_ids or (), token_text)
+
     def write(
         self,
         out_html: str | os.PathLike[str],
         *,
-        decode: Decode | None = None,
+        token_text: TokenText | None = None,
         title: str | None = None,
     ) -> Path:
         """Write the report of the run alone; see `write_report`.
@@ -240,4 +248,5 @@ class RunPages:
         run = self.finished()
         index = {"runs": [run.index(most=self.most)], "diff": None}
         name = title or f"Rollout report: {run.name}"
-        return self._document.write(out_html, title=name, index=index, decode=decode)
+        texts = [self.token_texts(token_text)]
+        return self._document.write(out_html, title=name, index=index, texts=texts)

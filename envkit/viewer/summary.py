@@ -1,12 +1,13 @@
 """A row of the run table, as JSON data."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import PurePosixPath
 from statistics import fmean
 from typing import Any, Final, cast
 
-from envkit.viewer.figures import finite_rewards, groups_of
+from envkit.success import finite
+from envkit.viewer.figures import elapsed_seconds, finite_rewards, groups_of
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.markup import json_text
 from envkit.viewer.recorded import recorded_figures
@@ -18,6 +19,7 @@ _CELLS: Final = 36
 _MAX_SETTINGS: Final = 500
 _MAX_TEXT: Final = 500
 _MAX_DEPTH: Final = 8
+_MAX_METRICS: Final = 400
 _SHOWN: Final = (
     "environments",
     "reward",
@@ -55,11 +57,20 @@ def summary(run: LiveRun) -> dict[str, Any]:
         "policy": _policy(settings) or ", ".join(figures["engines"]),
         "seed": _seed(settings),
         "step": run.step,
+        "elapsed": finite(elapsed_seconds(dict(figures["metrics"]), run.recorded)),
         "tokens": sampled,
         "spark": _spark(finite_rewards(rows)),
         "cells": _cells(rows),
         "settings": flat(settings),
     }
+
+
+def recorded(run: LiveRun) -> dict[str, float]:
+    """Return the metrics of a run: of the episodes read so far, and what its rollout wrote."""
+    metrics = {} if run.is_summed else dict(run.figures()["metrics"])
+    found = {**run.recorded, **metrics}
+    named = ((name[:_MAX_TEXT], finite(value)) for name, value in found.items())
+    return dict(islice(((n, v) for n, v in named if v is not None), _MAX_METRICS))
 
 
 def state_of(run: LiveRun) -> str:

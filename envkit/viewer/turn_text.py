@@ -5,7 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.text import counted
-from envkit.viewer.wording import TIMES, clipped, number, numeric, seconds, signed, stop_words
+from envkit.viewer.wording import (
+    CHECKS,
+    TIMES,
+    clipped,
+    number,
+    numeric,
+    seconds,
+    signed,
+    stop_words,
+)
 
 Facts = list[tuple[str, str]]
 """Labels and texts."""
@@ -32,6 +41,7 @@ def summary(turn: Mapping[str, Any]) -> str:
     if turn["purpose"] is not None:
         return f"question to the model · {turn['purpose']}"
     words = clipped(" · ".join(turn["words"]) or turn["reply"], 90) or "(empty reply)"
+    words += f" · cut: {turn['cut']}" if turn["cut"] else ""
     return f"{words} · not trained: {turn['untrained']}" if turn["untrained"] else words
 
 
@@ -40,6 +50,7 @@ def episode_facts(data: Mapping[str, Any], turns: int) -> list[str]:
     facts = [
         data["env"],
         f"reward {number(data['reward'])}",
+        data["success"],
         stop_words(data["stop"]),
         counted(turns, "turn"),
         "" if data["seed"] is None else f"seed {data['seed']}",
@@ -133,7 +144,7 @@ def _engine(turn: Mapping[str, Any]) -> Iterator[str]:
         ("weights", turn["version"]),
         ("prompt tokens", number(turn["prompt_tokens"]) if turn["prompt_tokens"] else None),
         ("from the cache", number(turn["cached_tokens"]) if turn["cached_tokens"] else None),
-        ("full render", turn["sanity"]),
+        ("observation", CHECKS.get(turn["sanity"])),
         ("engine retries", turn["engine_retries"] or None),
         ("resampled replies", turn["resamples"] or None),
         ("environment retries", retries),

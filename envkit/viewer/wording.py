@@ -1,6 +1,7 @@
 """Words and numbers for text pages, formatted as in the browser viewer."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 STOPS: Final = {
@@ -21,10 +22,19 @@ STOPS: Final = {
     "ledger_fault": "ledger fault",
 }
 """Stop reasons in words, as in `assets/model.js`."""
+CHECKS: Final = {
+    "equal": "checked, equal to the full render",
+    "whitespace": "checked, differs from the full render in white space",
+    "different": "checked, different from the full render",
+    "unchecked": "unchecked, no comparison was possible",
+}
+"""How an observation's tokens compare with a full render, as in `assets/model.js`."""
 NOTHING: Final = "\N{EN DASH}"
 """Placeholder for a missing value."""
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _MINUS: Final = "\N{MINUS SIGN}"
+_HUGE: Final = 1e15
+"""Larger numbers are written with an exponent; their digits would fill the line."""
 _NUMBERS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -52,6 +62,8 @@ def number(value: object, digits: int = 2) -> str:
         return "nan" if isinstance(value, (dict, float)) else NOTHING
     if math.isinf(x):
         return f"{_MINUS}∞" if x < 0 else "∞"
+    if abs(x) >= _HUGE:
+        return f"{x:.2e}".replace("-", _MINUS)
     text = f"{x:,.0f}" if float(x).is_integer() else f"{x:,.{digits}f}"
     return text.replace("-", _MINUS)
 
@@ -76,6 +88,16 @@ def seconds(value: object) -> str:
     if x < 0.001:
         return f"{round(x * 1e6):,} µs"
     return f"{round(x * 1e3):,} ms" if x < 1 else f"{number(x, 1)} s"
+
+
+def rule_words(by: Mapping[str, Any]) -> str:
+    """Return what success goes by, from `solved` of the figures, as `ruleOf` of the browser."""
+    thresholds = " to ".join(map(number, by["thresholds"]))
+    found = [
+        f"reward ≥ {thresholds}" if thresholds else "",
+        "own verdict" if by["verdicts"] else "",
+    ]
+    return " or ".join(filter(None, found))
 
 
 def clipped(text: str, most: int = 160) -> str:

@@ -51,7 +51,41 @@ class EnvWrapper(gymnasium.Wrapper[Observation, str, Observation, str], RecordCo
         """The unwrapped environment."""
         return cast(Env, self.unwrapped)
 
+    @property
+    def inner_name(self) -> str:
+        """The id of the unwrapped environment, or its class if it was not made by an id."""
+        spec = self.inner.spec
+        return type(self.inner).__name__ if spec is None else spec.id.removeprefix("envkit/")
+
     def inner_shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return what `shorten` of the wrapped environment returns."""
         shorten = self.env.get_wrapper_attr("shorten")
         return cast("Observation | None", shorten(observation, tokens))
+
+
+class ObservationWrapper(EnvWrapper):
+    """The base class of wrappers that only change observations: subclasses define `changed`."""
+
+    def changed(self, observation: Observation, *, is_first: bool, is_last: bool) -> Observation:
+        """Return the observation that the model sees instead.
+
+        Args:
+            observation: That of the wrapped environment.
+            is_first: Whether it starts the episode.
+            is_last: Whether it ends it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define changed(observation, ...)")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode and change its first observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self.changed(observation, is_first=True, is_last=False), info
+
+    def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
+        """Play one reply and change the next observation."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        is_last = terminated or truncated
+        shown = self.changed(observation, is_first=False, is_last=is_last)
+        return shown, reward, terminated, truncated, info

@@ -14,13 +14,13 @@ from envkit.env import Observation
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message
-from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
+from envkit.wrappers.env_wrapper import AnyEnv, ObservationWrapper
 
 INFO_KEY = "image_wrapper"
-"""Key of reset info, and so of a record's `reset_info`, that names the wrapper."""
+"""Key of reset info, and so of a record's `reset_info`, that names the wrappers, joined by "+"."""
 
 
-class ImageWrapper(EnvWrapper):
+class ImageWrapper(ObservationWrapper):
     """The base class: subclasses define the replacement of an image.
 
     Every observation passes through it: `reset`, `step`, and the environment's own
@@ -44,13 +44,14 @@ class ImageWrapper(EnvWrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode and replace the images of its first observation."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self._changed(observation), {**info, INFO_KEY: self.label}
+        observation, info = super().reset(seed=seed, options=options)
+        labels = "+".join(filter(None, (info.get(INFO_KEY), self.label)))
+        return observation, {**info, INFO_KEY: labels}
 
-    def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply and replace the images of the next observation."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._changed(observation), reward, terminated, truncated, info
+    def changed(self, observation: Observation, *, is_first: bool, is_last: bool) -> Observation:
+        """Return the observation with other images."""
+        del is_first, is_last
+        return self._replaced(observation)
 
     def format_observation(self, observation: Observation) -> Message:
         """Return the environment's message, with its own additional images replaced too."""
@@ -70,9 +71,9 @@ class ImageWrapper(EnvWrapper):
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return the environment's shorter form, with its own additional images replaced too."""
         shorter = self.inner_shorten(observation, tokens)
-        return None if shorter is None else self._changed(shorter, known=observation["images"])
+        return None if shorter is None else self._replaced(shorter, known=observation["images"])
 
-    def _changed(self, observation: Observation, known: Sequence[Image] = ()) -> Observation:
+    def _replaced(self, observation: Observation, known: Sequence[Image] = ()) -> Observation:
         images = tuple(
             image if image in known else self.replace(image, index)
             for index, image in enumerate(observation["images"])

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,12 +12,18 @@ from envkit.secrets import stored
 from envkit.wrappers.budget_text import BudgetText
 from envkit.wrappers.curriculum import Curriculum
 from envkit.wrappers.env_wrapper import AnyEnv
+from envkit.wrappers.grid_overlay import GridOverlay
+from envkit.wrappers.hide_feedback import HideFeedback
+from envkit.wrappers.history_window import HistoryWindow
 from envkit.wrappers.image_wrapper import BlankImage
 from envkit.wrappers.inject_faults import InjectFaults
 from envkit.wrappers.level_progress import LevelProgress
 from envkit.wrappers.record_episode import RecordEpisode
+from envkit.wrappers.resize_image import ResizeImage
 from envkit.wrappers.shape_reward import RescaleReward
+from envkit.wrappers.show_goal import ShowGoal
 from envkit.wrappers.swap_image import SwapImage
+from envkit.wrappers.text_twin import TextTwin
 
 Wrap = Callable[[AnyEnv], AnyEnv]
 """Wraps an environment."""
@@ -37,10 +43,16 @@ _TAKERS: Final[Mapping[str, tuple[type, ...]]] = {
     "blank-image": (BlankImage,),
     "budget-text": (BudgetText,),
     "curriculum": (Curriculum, LevelProgress),
+    "grid-overlay": (GridOverlay,),
+    "hide-feedback": (HideFeedback,),
+    "history-window": (HistoryWindow,),
     "inject-faults": (InjectFaults, FaultPlan),
     "record-episode": (RecordEpisode,),
     "rescale-reward": (RescaleReward,),
+    "resize-image": (ResizeImage,),
+    "show-goal": (ShowGoal,),
     "swap-image": (SwapImage,),
+    "text-twin": (TextTwin,),
 }
 """Name -> the wrapper, and the class of the state that the environments of a rollout share. They
 take the arguments."""
@@ -51,8 +63,10 @@ WRAPPERS: Final[Mapping[str, Callable[..., Wrap]]] = MappingProxyType(
 """Name -> a function that takes the wrapper's arguments and returns a `Wrap`. State that the
 environments of a rollout share, such as a fault plan or curriculum progress, is created once."""
 
-IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
+IMAGE_WRAPPERS: Final = ("blank-image", "grid-overlay", "resize-image", "swap-image")
 """Wrappers that have no effect unless an image is shown."""
+TASK_WRAPPERS: Final = ("curriculum",)
+"""Wrappers that choose other tasks for the same seeds."""
 
 
 def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
@@ -66,6 +80,8 @@ def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
         raise UnknownNameError.suggest("wrapper", name, WRAPPERS)
     try:
         wrap = WRAPPERS[name](**arguments)
+        if name not in _SHARING:
+            inspect.signature(_TAKERS[name][0]).bind(None, **arguments)
     except TypeError as error:
         if isinstance(error, EnvkitError):
             raise
@@ -80,6 +96,35 @@ def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
             raise _refusal(name, arguments, error) from error
 
     return checked
+
+
+class Wrapped:
+    """Builds an environment in several wrappers.
+
+    What its environments share, such as a curriculum's progress, exists once per process.
+    """
+
+    def __init__(self, build: Callable[[], AnyEnv], wraps: Mapping[str, Mapping[str, Any]]) -> None:
+        """Choose the wrappers.
+
+        Args:
+            build: Builds the environment.
+            wraps: Arguments of each wrapper by its name, the innermost first.
+
+        Raises:
+            UnknownNameError: No wrapper has a name.
+            ConfigurationError: A wrapper does not accept its arguments.
+        """
+        self._build, self._wraps = build, wraps
+        # Here and not at the first call: wrong arguments are rejected now.
+        self._chosen = [wrapping(name, arguments) for name, arguments in wraps.items()]
+
+    def __call__(self) -> AnyEnv:
+        """Return a new environment in new wrappers."""
+        return reduce(lambda env, wrap: wrap(env), self._chosen, self._build())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._build, self._wraps)
 
 
 def _refusal(name: str, arguments: Mapping[str, Any], error: TypeError) -> ConfigurationError:

@@ -17,12 +17,22 @@ from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
 from envkit.success import IS_SUCCESS, OWN_REWARD, finite, reaches
 from envkit.tasks import Task
+from envkit.twins import FEEDBACK
 from envkit_gymnasium import inner
 from envkit_gymnasium.ansi import show_ansi
 from envkit_gymnasium.inner import View, foreign
-from envkit_gymnasium.names import ACTION_NAMES, STATE_NAMES, class_key
+from envkit_gymnasium.names import STATE_NAMES, action_names_of, class_key
 from envkit_gymnasium.replies import TOOL, ActionReader
-from envkit_gymnasium.sentences import describe_space, picture, show_value
+from envkit_gymnasium.sentences import (
+    describe_space,
+    fitted,
+    holds_picture,
+    is_picture,
+    picture,
+    show_value,
+    stacked,
+    strings_in,
+)
 from envkit_gymnasium.solution import best_actions
 from envkit_gymnasium.values import plain_json
 
@@ -58,6 +68,18 @@ class SeedTasks:
         return {"seed": derive_seed("gymnasium", index)}
 
 
+def seed_of(task: Task) -> int:
+    """Return a task's seed.
+
+    Raises:
+        DatasetError: It has none.
+    """
+    seed = task.get("seed")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise DatasetError(f"a task must have an integer 'seed' of 0 or more, got {seed!r:.80}")
+    return seed
+
+
 class GymnasiumEnv(Env):
     """Play any `gymnasium.Env`: its actions by text or tool calls, its state as text or images.
 
@@ -78,6 +100,7 @@ class GymnasiumEnv(Env):
 
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"random": random_actions}
     threshold_is_mean: ClassVar[bool] = True
+    marks_feedback: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -86,6 +109,8 @@ class GymnasiumEnv(Env):
         env_kwargs: Mapping[str, Any] | None = None,
         view: str = View.AUTO,
         with_state: bool = False,
+        min_side: int = 448,
+        max_side: int = 1024,
         action_form: str = "tool",
         action_names: Sequence[str] | None = None,
         state_names: Sequence[str] | None = None,
@@ -105,11 +130,13 @@ class GymnasiumEnv(Env):
             env: Its Gymnasium id, `module:Id` to import a module first, or a function that creates
                 it from `render_mode` and `env_kwargs`.
             env_kwargs: Its arguments, including `max_episode_steps`.
-            view: A `View`; "auto" uses text if it renders text, else its observation.
+            view: A `View`.
             with_state: Also describe the observation if the view is a rendering.
+            min_side: Pixels; a smaller picture is enlarged by a whole factor to about this size.
+            max_side: Pixels; a larger picture is scaled down.
             action_form: An `ActionForm`: "tool" or "tags".
-            action_names: Names of a Discrete space's actions; None uses Gymnasium's own if known;
-                an empty list uses no names.
+            action_names: Names of a Discrete space's actions; None uses those that Gymnasium or the
+                environment's package gives; an empty list uses no names.
             state_names: Names of the observation's entries; None as for `action_names`.
             call_format: How calls are written, a `ToolCallFormat`.
             actions_per_turn: Maximum actions per reply.
@@ -120,7 +147,8 @@ class GymnasiumEnv(Env):
             termination_reward: Added when the inner environment terminates.
             is_repeatable: Promises that a seed and the same actions give the same episode; the
                 environment then declares itself deterministic and safe to replay. None makes that
-                promise for environments that Gymnasium ships and marks deterministic.
+                promise for environments of Gymnasium and of a few checked packages (ale-py,
+                highway-env, MiniGrid, ViZDoom) that are not marked nondeterministic.
             max_turns: Replies before truncation; None uses the inner environment's step limit, or
                 200 if it has none.
             render_mode: As for `envkit.Env`; applies to the transcript, not the inner environment.
@@ -130,7 +158,14 @@ class GymnasiumEnv(Env):
                 rendered.
             MissingDependencyError: The inner environment needs a package that is not installed.
         """
-        ranges.at_least(1, actions_per_turn=actions_per_turn, frame_skip=frame_skip)
+        ranges.at_least(
+            1,
+            actions_per_turn=actions_per_turn,
+            frame_skip=frame_skip,
+            min_side=min_side,
+            max_side=max_side,
+        )
+        self._sides = {"min_side": min_side, "max_side": max_side}
         self._view = inner.choose_view(env, dict(env_kwargs or {}), view)
         self._inner = inner.make_inner(env, dict(env_kwargs or {}), self._view)
         limit = getattr(self._inner.spec, "max_episode_steps", None)
@@ -139,7 +174,7 @@ class GymnasiumEnv(Env):
         super().__init__(max_turns=turns, render_mode=render_mode)
         known = class_key(self._inner.unwrapped) or ""
         if action_names is None:
-            action_names = self._known_names(ACTION_NAMES.get(known, ()))
+            action_names = self._known_names(action_names_of(self._inner.unwrapped))
         self._state_names = STATE_NAMES.get(known, ()) if state_names is None else state_names
         self._reader = ActionReader(
             self._inner.action_space,
@@ -156,7 +191,8 @@ class GymnasiumEnv(Env):
         if is_repeatable or (is_repeatable is None and inner.is_known_repeatable(self._inner)):
             self.capabilities = Capabilities(replay_safe=True, deterministic=True)  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by what is inside
         if instructions is None:
-            instructions = inner.rules_of(self._inner, env_kwargs or {})
+            has_names = bool(action_names)
+            instructions = inner.rules_of(self._inner, env_kwargs or {}, has_names=has_names)
         self.system_prompt = "\n\n".join(
             filter(None, [instructions, self._reader.describe(), self._seen()])
         )
@@ -164,6 +200,7 @@ class GymnasiumEnv(Env):
         self._is_over = self._is_cut = self._has_missed = False
         self._replies = 0
         self._is_closed = False
+        self._state: Any = None
 
     def on_reset(self, task: Task) -> Turn:
         """Reset the inner environment with the task's seed.
@@ -172,9 +209,7 @@ class GymnasiumEnv(Env):
             DatasetError: The task has no seed, or its options are not an object.
             EnvFault: The inner environment failed.
         """
-        seed, options = task.get("seed"), task.get("options")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise DatasetError(f"a task must have an integer 'seed' of 0 or more, got {seed!r:.80}")
+        seed, options = seed_of(task), task.get("options")
         if options is not None and not isinstance(options, dict):
             raise DatasetError(f"'options' of a task must be an object, got {options!r:.80}")
         with foreign("reset", self._inner):
@@ -184,7 +219,9 @@ class GymnasiumEnv(Env):
         self._is_over = self._is_cut = self._has_missed = False
         self._replies = 0
         text, images = self._look(state)
-        return Turn(text, images=images, info=self._report(inner_info, 0))
+        return Turn(
+            text, images=images, info=self._report(inner.stable(inner_info, self._inner), 0)
+        )
 
     def on_turn(self, response_text: str) -> Turn:
         """Play the reply's actions.
@@ -196,29 +233,29 @@ class GymnasiumEnv(Env):
         actions = self._reader.read(self.reply)
         if actions.error is not None:
             self._has_missed = True
-            info = {"parse_error": actions.error, "tool_call": actions.call}
-            return Turn(
-                f"Nothing was played: {actions.error}. {self._reader.describe()}",
-                info={**info, **self._report({}, 0)},
-            )
+            said = f"Nothing was played: {actions.error}. {self._reader.describe()}"
+            info = {"parse_error": actions.error, "tool_call": actions.call, FEEDBACK: said}
+            return Turn(said, info={**info, **self._report({}, 0)})
         played = self._play(actions.values)
         self._return += played.reward
         self._own_return += played.reward - played.bonus
         self._is_over = played.is_over
         text, images = self._look(played.state)
-        told = [text, self._score(played.reward), self._ending(played.is_over)]
+        parts = (self._score(played.reward), self._ending(played.is_over))
+        feedback = "\n\n".join(filter(None, parts))
         info = self._report(played.info, played.steps)
         if played.bonus:
             info[OWN_REWARD] = played.reward - played.bonus
         terms = {"env": played.reward}
         return Turn(
-            "\n\n".join(filter(None, told)),
+            "\n\n".join(filter(None, (text, feedback))),
             images=images,
             reward=played.reward,
             done=played.is_over,
             info={
                 **info,
                 "tool_call": actions.call,
+                FEEDBACK: feedback,
                 "reward_terms": terms,
                 "marks": [
                     {"kind": "call", "label": TOOL, "text": clip(self._reader.say(value))}
@@ -267,6 +304,16 @@ class GymnasiumEnv(Env):
         """Return the inner environment's reward threshold, if registered."""
         threshold: float | None = getattr(self._inner.spec, "reward_threshold", None)
         return CertificationHooks(best_return=threshold)
+
+    @property
+    def has_text_twin(self) -> bool:
+        """Whether pictures are shown of a state that words can describe."""
+        return self._view is View.RGB_ARRAY and not holds_picture(self._inner.observation_space)
+
+    def text_twin(self) -> str:
+        """Return the observation in words."""
+        space = self._inner.observation_space
+        return show_value(space, self._state, names=self._state_names)[0]
 
     def random_reply(self, seed: int) -> str:
         """Return a reply that plays a random action drawn with the seed."""
@@ -343,6 +390,7 @@ class GymnasiumEnv(Env):
 
     def _look(self, state: Any) -> tuple[str, list[Image]]:  # noqa: ANN401  # any observation
         """Return the observation that the model gets."""
+        self._state = state
         texts: list[str] = []
         images: list[Image] = []
         if self._view is not View.STATE:
@@ -355,8 +403,12 @@ class GymnasiumEnv(Env):
         if self._view is View.STATE or self._with_state:
             space = self._inner.observation_space
             text, more = show_value(space, state, names=self._state_names)
-            texts.append(text if self._state_names or more else f"State: {text}")
+            if not (is_picture(space) or stacked(space)):  # the pictures are all there is to say
+                texts.append(text if self._state_names or more else f"State: {text}")
             images += more
+        elif images:  # a mission varies from episode to episode, and no picture shows it
+            texts.append(strings_in(state))
+        images = [fitted(image, **self._sides) for image in images]
         return "\n\n".join(filter(None, texts)), images
 
 

@@ -1,18 +1,21 @@
 """Describe spaces and their values in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
+from PIL import Image as PilImage
 
 from envkit.images import Image
 from envkit_gymnasium.values import is_scalar, shape_of
 
 _MAX_BOUNDS: Final = 32
 """Largest Box whose bounds are all listed, in entries."""
+_MOST_FRAMES: Final = 8
+"""Frames of a stack of grey images; a larger first side is a height."""
 _SMALLEST_IMAGE: Final = 8
 """Minimum side in pixels; a smaller array of bytes counts as a table."""
 
@@ -28,7 +31,9 @@ def describe_space(space: Space[Any], names: Sequence[str] = ()) -> str:
         case spaces.Discrete():
             return _describe_discrete(space, names)
         case spaces.Box() if is_picture(space):
-            return f"a picture of {shape_of(space)[1]}x{shape_of(space)[0]} pixels"
+            return "a picture"
+        case spaces.Box() if stacked(space):
+            return f"{shape_of(space)[0]} pictures, the latest last"
         case spaces.Box():
             return _describe_box(space, names)
         case spaces.MultiBinary():
@@ -43,7 +48,26 @@ def describe_space(space: Space[Any], names: Sequence[str] = ()) -> str:
             parts = [f"{key!r}: {describe_space(part)}" for key, part in space.spaces.items()]
             return "an object with " + "; ".join(parts)
         case _:
-            return str(space)
+            return f"a {type(space).__name__}"  # its own text may hold a memory address
+
+
+def holds_picture(space: Space[Any]) -> bool:
+    """Whether a value of a space has an image in it, at any depth."""
+    match space:
+        case spaces.Dict():
+            return any(map(holds_picture, space.spaces.values()))
+        case spaces.Tuple():
+            return any(map(holds_picture, space.spaces))
+        case _:
+            return is_picture(space) or stacked(space)
+
+
+def strings_in(value: Any) -> str:  # noqa: ANN401  # any observation
+    """Return the strings of an observation that is an object, such as a mission, as lines."""
+    if not isinstance(value, Mapping):
+        return ""
+    entries = cast("Mapping[str, Any]", value).items()
+    return "\n".join(f"{key}: {entry}" for key, entry in entries if isinstance(entry, str))
 
 
 def show_value(
@@ -75,10 +99,39 @@ def is_picture(space: Space[Any]) -> bool:
     return len(shape) in (2, 3) and channels in (1, 3, 4) and sides >= _SMALLEST_IMAGE
 
 
+def stacked(space: Space[Any]) -> bool:
+    """Whether a space holds several images: bytes of shape (n, height, width[, 1, 3 or 4])."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or is_picture(space):
+        return False
+    shape = shape_of(space)
+    is_colored = len(shape) == 4 and shape[3] in (1, 3, 4)
+    is_stack = is_colored or (len(shape) == 3 and shape[0] <= _MOST_FRAMES)
+    return is_stack and min(shape[1:3]) >= _SMALLEST_IMAGE
+
+
 def picture(pixels: NDArray[np.uint8]) -> Image:
     """Return the image of an array of shape (height, width[, 1, 3 or 4])."""
     flat = pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     return Image.from_array(np.ascontiguousarray(flat))
+
+
+def fitted(image: Image, *, min_side: int, max_side: int) -> Image:
+    """Return an image whose longer side is of a useful length.
+
+    Args:
+        image: Any image.
+        min_side: Pixels; a smaller screen is enlarged by a whole factor to about this length.
+        max_side: Pixels; a larger screen is scaled down to this length.
+    """
+    longer = max(image.size)
+    factor: float = max(1, round(min_side / longer))
+    way = PilImage.Resampling.NEAREST
+    if longer * factor > max_side:
+        factor, way = max_side / longer, PilImage.Resampling.LANCZOS
+    if factor == 1:
+        return image
+    width, height = (max(1, round(side * factor)) for side in image.size)
+    return Image.from_pil(image.pil().resize((width, height), way))
 
 
 def _show(
@@ -91,6 +144,10 @@ def _show(
     if is_picture(space):
         images.append(picture(np.asarray(value, dtype=np.uint8)))
         return f"[image {len(images)}]"
+    if stacked(space):
+        frames = np.asarray(value, dtype=np.uint8)
+        images += map(picture, frames)
+        return f"[images {len(images) - len(frames) + 1} to {len(images)}, the latest last]"
     match space:
         case spaces.Tuple():
             pairs = zip(space.spaces, value, strict=True)

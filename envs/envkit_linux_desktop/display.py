@@ -19,7 +19,8 @@ from PIL import Image as PilImage
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.images import Image
-from envkit_sandbox.bubblewrap import Sandbox, SandboxSpec, end, spawn
+from envkit_sandbox.bubblewrap import Sandbox, SandboxSpec, end, first_process, spawn
+from envkit_sandbox.idle import await_idle
 
 _START_SECONDS: Final = 10.0
 _MANAGER: Final = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST", "_NET_WORKAREA")
@@ -59,6 +60,8 @@ class Display(Closing):
         import_xlib()
         self.width, self.height = width, height
         self.sandbox: Sandbox | None = None
+        self.desk: Sandbox | None = None
+        """The sandbox of the applications, once there is one."""
         self.x: Any = None
         self.pointer = (width // 2, height // 2)
         self._pings = 0
@@ -124,7 +127,7 @@ class Display(Closing):
                         last = time.monotonic()
             return False
 
-    def await_input(self, seconds: float = 2.0) -> bool:
+    def await_input(self, seconds: float = 2.0) -> bool | None:
         """Wait until the application of the active window has read all input so far.
 
         Applications handle events in order, so a reply to a ping means that earlier input was read.
@@ -133,7 +136,7 @@ class Display(Closing):
             seconds: Maximum seconds to wait.
 
         Returns:
-            Whether it answered. Some applications, such as terminals, ignore pings.
+            Whether it answered in time; None if it ignores pings, as terminals do.
         """
         from Xlib import X, error
         from Xlib.protocol import event
@@ -141,7 +144,7 @@ class Display(Closing):
         with self.faults(), contextlib.suppress(error.BadWindow):
             window, ping = self._active(), self.x.get_atom("_NET_WM_PING")
             if window is None or ping not in (window.get_wm_protocols() or ()):
-                return False
+                return None
             self._pings += 1
             data = [ping, self._pings, window.id, 0, 0]
             kind = self.x.get_atom("WM_PROTOCOLS")
@@ -154,7 +157,24 @@ class Display(Closing):
                     if came.type == X.ClientMessage and list(came.data[1][:2]) == data[:2]:
                         return True
                 select.select([self.x.fileno()], [], [], left)
-        return False
+            return False
+        return None  # the window has closed
+
+    def await_idle(self, seconds: float) -> bool:
+        """Wait until the display and its applications have nothing left to do.
+
+        Args:
+            seconds: Maximum seconds to wait.
+
+        Returns:
+            Whether they became idle in time.
+        """
+        if self.sandbox is None:
+            return False
+        firsts = [first_process(self.sandbox)]
+        if self.desk is not None:
+            firsts.append(first_process(self.desk))
+        return await_idle(firsts, seconds)
 
     def windows(self) -> list[tuple[int, str]]:
         """Return the identities and titles of the windows from bottom to top."""

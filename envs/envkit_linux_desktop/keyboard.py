@@ -25,6 +25,8 @@ _NAMES: Final = {
 """X11's names of canonical keys."""
 _BOUND_SECONDS: Final = 0.15
 """Time that toolkits need to read a changed layout before the first press."""
+_READ_SECONDS: Final = 10.0
+"""Maximum seconds until the window has read the keys before a chord that needs a keycode."""
 _UNICODE: Final = 0x1000000
 _AT_ONCE: Final = 100
 """Characters that are sent to the display together."""
@@ -58,12 +60,13 @@ class Keyboard:
     Characters of the layout have their keys. Others are bound to spare keycodes before use.
     """
 
-    def __init__(self, display: Any, rest: Callable[[], object]) -> None:  # noqa: ANN401  # python-xlib has no types
+    def __init__(self, display: Any, rest: Callable[[float], bool]) -> None:  # noqa: ANN401  # python-xlib has no types
         """Read the layout.
 
         Args:
             display: A connection to the X server.
-            rest: Waits until applications have read all earlier key presses.
+            rest: Waits up to so many seconds until applications have read all earlier key
+                presses; returns whether they have.
         """
         from Xlib import XK, X
         from Xlib.ext import xtest
@@ -103,9 +106,9 @@ class Keyboard:
         symbols = [symbol_of(character) for character in text.replace("\r\n", "\n")]
         until, count = time.monotonic() + seconds, 0
         for part in self._parts(symbols):
-            self._bind(part)
+            is_bound = self._bind(part, until)
             for symbol in part:
-                if time.monotonic() > until:
+                if not is_bound or time.monotonic() > until:
                     raise UntypableError(
                         f"only the first {count} of {len(symbols)} characters were typed: "
                         f"it took {seconds:g} seconds"
@@ -115,8 +118,16 @@ class Keyboard:
             self._display.sync()
 
     def down(self, keys: Sequence[str]) -> None:
-        """Press keys and hold them."""
-        self._bind([self._symbol(key) for key in keys])
+        """Press keys and hold them.
+
+        Raises:
+            UntypableError: A key needs a keycode, and an application has not read its last use.
+        """
+        until = time.monotonic() + _READ_SECONDS
+        if not self._bind([self._symbol(key) for key in keys], until):
+            raise UntypableError(
+                f"the window read no keys for {_READ_SECONDS:g} seconds; nothing was pressed"
+            )
         for key in self._held(keys):
             self._await_repeat(self._code(key))
             self._press(self._code(key), is_down=True)
@@ -156,14 +167,20 @@ class Keyboard:
                 part, missing = [], set()
         yield part
 
-    def _bind(self, symbols: Sequence[int]) -> None:
+    def _bind(self, symbols: Sequence[int], until: float) -> bool:
+        """Give symbols keycodes; return False if earlier keys were not read in time.
+
+        An application looks up a key in the layout when it reads it, so a keycode can change only
+        after that.
+        """
         wanted = {one: None for one in symbols if one not in self._codes}
         new = [one for one in wanted if one not in self._bound]
         if not new:
-            return
+            return True
         if len(self._bound) + len(new) > len(self._spare):
             self._display.sync()
-            self._rest()
+            if not self._rest(until - time.monotonic()):
+                return False
             self._bound, new = {}, list(wanted)
         for symbol in new:
             code = self._spare[len(self._bound)]
@@ -171,6 +188,7 @@ class Keyboard:
             self._display.change_keyboard_mapping(code, [(symbol, symbol)])
         self._display.sync()
         time.sleep(_BOUND_SECONDS)
+        return True
 
     def _stroke(self, code: int, level: int) -> None:
         self._await_repeat(code)

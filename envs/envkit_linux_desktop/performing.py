@@ -18,6 +18,8 @@ _CLICKS: Final = {
     ActionKind.DOUBLE_CLICK: 2,
     ActionKind.TRIPLE_CLICK: 3,
 }
+_IDLE_SECONDS: Final = 5.0
+"""Maximum seconds until applications are idle; one that plays an animation never is."""
 _USES_KEYS: Final = (ActionKind.TYPE, ActionKind.KEY, ActionKind.HOLD_KEY)
 _WHEEL_PIXELS: Final = 120
 _MAX_NOTCHES: Final = 50
@@ -148,9 +150,12 @@ class Performer:
         finally:
             self._keyboard.up(action.keys)
 
-    def _rest(self) -> None:
-        if not self._display.await_input():
-            self._display.settle(quiet=0.1, limit=2.0, least=0.1)
+    def _rest(self, seconds: float) -> bool:
+        """Wait until applications have read all input so far; return whether they have."""
+        answered = self._display.await_input(seconds)
+        if answered is None:
+            self._display.await_idle(min(seconds, _IDLE_SECONDS))
+        return answered is not False
 
     def _input(self, kind: str, detail: int = 0, **place: int) -> None:
         from Xlib import X

@@ -84,6 +84,7 @@ class DesktopSession(Closing):
             assert self.display.sandbox is not None
             watch(first_process(self.display.sandbox), limit_mib=limits.display_mib)
             self.desk = Desk(folder / "x11/X0", template, limits)
+            self.display.desk = self.desk.sandbox
             self.desk.await_ready()
             self.display.await_manager()
         except BaseException:

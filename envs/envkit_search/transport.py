@@ -35,8 +35,6 @@ from envkit.seeds import checked_seed
 _RETRYABLE: Final = frozenset({408, 425, 429})
 _REFUSED: Final = frozenset({400, 413, 422})
 _SHOWN: Final = 300
-_PARSE_ON_THREAD: Final = 1 << 18
-"""Bodies at least this long, in bytes, are parsed off the event loop."""
 
 
 class RefusedFault(EnvFault):
@@ -208,7 +206,7 @@ class JsonService:
 
     async def _parse(self, answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON
         try:
-            if len(answer) < _PARSE_ON_THREAD:
+            if fast_json.is_quick(answer):
                 return _decode(answer, charset)
             return await asyncio.to_thread(_decode, answer, charset)
         except (ValueError, RecursionError) as error:

@@ -66,7 +66,7 @@ def commands(run: Path, real: Path, out: Path) -> dict[str, tuple[object, ...]]:
         "view": ("view", run),
         "view --images": ("view", run, "--images", "blocks"),
         "report": ("report", run, "--out", out / "report.html"),
-        "report --diff": ("report", real, "--diff", run, "--out", out / "diff.html"),
+        "report two": ("report", real, run, "--out", out / "diff.html"),
         "eval --paired": ("eval", real, run, "--paired"),
         "filter": ("filter", run, "--out", out / "kept.jsonl"),
         "export sft": ("export", run, "--format", "sft", "--out", out / "sft.jsonl"),
@@ -239,7 +239,7 @@ def _lost(sound: int, done: Mapping[str, Outcome], where: Path) -> Iterator[tupl
     if sound:
         if f'"trajectories": {sound}' not in done["verify --json"].text:
             yield "verify --json", f"did not read {sound} sound lines"
-        for title in ("view", "report", "report --diff"):
+        for title in ("view", "report", "report two"):
             if done[title].status:
                 yield title, "refused the sound lines too"
     for page in where.glob("*.html"):

@@ -134,6 +134,20 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
+WORLDS = Recipe(
+    name="worlds",
+    version="1",
+    requirements=CONTRACTS / "worlds" / "requirements.txt",
+    check="""
+import minigrid, ale_py, vizdoom.gymnasium_wrapper, crafter, highway_env, miniworld
+import pettingzoo, rlcard, chess, textarena
+import gymnasium, jsonschema, pytest_asyncio
+""",
+    variables=(("PYGLET_HEADLESS", "true"),),
+    cost="downloads about 0.3 GB, takes 0.7 GB of disk",
+    has_torch=False,
+)
+
 CLIENTS = Recipe(
     name="clients",
     version="1",
@@ -192,7 +206,7 @@ import hypothesis, pytest_asyncio, transformers, xdist
 """The core with its lowest direct dependencies, and transformers for the tests' tokenizers."""
 
 _TESTED = (
-    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY),
+    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, WORLDS, CLIENTS, RAY),
     *(READERS_OLDEST, READERS_NEWEST, LOWEST),
 )
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}

@@ -21,6 +21,8 @@ from typing import Any, Final
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from policy import LEARNED
+
 import envkit
 from envkit.rollout import Engine, Limits, RolloutConfig, collect
 from envkit.seeds import derive_seed
@@ -28,8 +30,8 @@ from envkit.tokens import load_codec
 from envkit.wrappers import BlankImage, SwapImage
 from envkit_transformers import create_engine
 
-_MAX_TURNS: Final = 4
-"""Twice as many turns as the tasks need, so blind policies end early."""
+_MAX_TURNS: Final = 6
+"""More turns than the tasks need, so blind policies end early."""
 _SEED: Final = derive_seed("measure", 0)
 _WRAPS: Final[Mapping[str, Any]] = {"blank": BlankImage, "swapped": SwapImage}
 _ALL: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -54,6 +56,10 @@ def _desktop(family: str, **more: str) -> Trial:
     )
 
 
+def _world(env_id: str) -> Trial:
+    return Trial(title=f"`{env_id}` level 1", env_id=env_id, arguments={"level": 1})
+
+
 TRIALS: Final = (
     Trial(title="`canary-v0`, defaults", env_id="canary-v0", arguments={}),
     Trial(
@@ -73,6 +79,7 @@ TRIALS: Final = (
     ),
     _desktop("move_window"),
     _desktop("resize_window"),
+    *(_world(env_id) for env_id in LEARNED),
 )
 BEYOND: Final = (
     Trial(title="`canary-v0`, length 12", env_id="canary-v0", arguments={"length": 12}),
@@ -85,6 +92,7 @@ BEYOND: Final = (
         arguments={"level": 2, "families": ["move_window"]},
     ),
     Trial(title="`geo3k-v0` level 1", env_id="geo3k-v0", arguments={"level": 1}),
+    *(_world(env_id) for env_id in ("visual/pegs-v0", "visual/tint-v0")),
 )
 """Trials outside the model's training."""
 
@@ -109,7 +117,8 @@ class Measurer:
         """
         make = functools.partial(envkit.make, trial.env_id, **trial.arguments)
         factory = make if wrap is None else lambda: _WRAPS[wrap](make())
-        codec = load_codec(self._folder, tools=make().unwrapped.tools)
+        env: Any = make().unwrapped
+        codec = load_codec(self._folder, tools=env.tools)
         config = RolloutConfig(
             seed=_SEED,
             limits=Limits(max_turns=_MAX_TURNS),

@@ -7,13 +7,14 @@ and capital letter, so any text still encodes.
 """
 
 import copy
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 import envkit
 from envkit_transformers.dependencies import quiet_transformers
@@ -25,8 +26,12 @@ from envkit_transformers.vlm_folder import (
     build_config,
     build_model,
     chat_template,
+    padded_vocabulary,
     save_folder,
 )
+from envkit_visual.cells import MOVES
+from envkit_visual.scenes.scene import COLOR_NAMES, SHAPE_NAMES
+from envkit_visual.world import LOOK
 
 FAMILIES: Final = ("move_window", "resize_window")
 CODES: Final = {"canary-v0": "codes of 1 to 8 capital letters and digits, 3 turns"}
@@ -35,6 +40,13 @@ DESKTOP: Final = {
     "computer-use-v0": "level=1, action=canonical, families move_window and resize_window",
 }
 """Environment id -> the part a model was trained on, for the folder's config.json."""
+WORLDS: Final = tuple(
+    f"visual/{name}-v0"
+    for name in ("lights", "tint", "lake", "fold", "heat", "pie", "clock", "count")
+)
+"""Worlds whose prompts are tokens of the model."""
+LEARNED: Final = {f"visual/{name}-v0": "level=1" for name in ("lights", "fold", "clock")}
+"""Those of the worlds that the model solves, with the part that it was trained on."""
 VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=384 * 256)
 _TEXT: Final[dict[str, Any]] = {
     "hidden_size": 128,
@@ -80,6 +92,54 @@ _FIXED: Final = (
 )
 
 
+_WORLD_SENTENCES: Final = (
+    "<action>",
+    "</action>",
+    "Answer the question about the picture.",
+    "Moves left: ",
+    "Pressed. ",
+    "Changed. ",
+    "Each hue may be off by 24 degrees. ",
+    LOOK,
+    "What is the value of cell ",
+    "How many ",
+    "large ",
+    "small ",
+    " are in the picture?",
+    "objects",
+    "crosses",
+    *(f"{color} " for color in COLOR_NAMES),
+    *(f"{shape}s" for shape in SHAPE_NAMES),
+    *(f"{move}{end}" for move in MOVES for end in (", ", "</action>")),
+)
+_DESCRIPTIONS: Final = (
+    "Describe the picture.",
+    "* on, . off\n",
+    "# hole, P person, F flag\n",
+    "values of columns 1, 2, ...\n",
+    " %",
+    *(
+        f"The {one} part is folded onto the {other} one along the line between the {lines} "
+        for one, other, lines in (
+            ("left", "right", "columns"),
+            ("right", "left", "columns"),
+            ("upper", "lower", "rows"),
+            ("lower", "upper", "rows"),
+        )
+    ),
+    ".\nThen ",
+    " are punched.",
+)
+
+
+_MORE_WORLDS: Final = ("visual/pegs-v0", "visual/sudoku-v0")
+_MORE_SENTENCES: Final = (
+    "Jumped. ",
+    "Placed. ",
+    *(f"{symbol}</action>" for symbol in ("circle", "square", "triangle", "star")),
+)
+
+
 def make_policy(seed: int) -> tuple[Any, Any]:
     """Return a random float32 model, determined by the seed, and its tokenizer."""
     tokenizer = _tokenizer()
@@ -89,6 +149,43 @@ def make_policy(seed: int) -> tuple[Any, Any]:
     for part in (config.text_config, config.vision_config):
         part.initializer_range = _INITIAL_SPREAD
     return build_model(config, seed=seed), tokenizer
+
+
+def grow(folder: Path, seed: int) -> tuple[Any, Any]:
+    """Return the float32 model of a folder, ready to learn the worlds, and its tokenizer.
+
+    It has two more text layers and one more layer that sees, whose outputs are zero before
+    training, and one token for each sentence of the worlds.
+    """
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    prompts, more = map(_prompt_lines, (WORLDS, _MORE_WORLDS))
+    lines = dict.fromkeys(
+        itertools.chain(_WORLD_SENTENCES, *prompts, _DESCRIPTIONS, *more, _MORE_SENTENCES)
+    )
+    tokenizer.add_tokens([AddedToken(line, normalized=False, special=False) for line in lines])
+    old: Any = AutoModelForImageTextToText.from_pretrained(str(folder), dtype=torch.float32)
+    config = copy.deepcopy(old.config)
+    config.text_config.num_hidden_layers += 2
+    config.vision_config.depth += 1
+    config.text_config.vocab_size = padded_vocabulary(tokenizer)
+    model = build_model(config, seed=seed)
+    weights = model.state_dict()
+    for name, value in old.state_dict().items():
+        weights[name][: len(value)] = value  # the first rows of the token embeddings
+    with torch.no_grad():
+        for layer in model.model.language_model.layers[-2:]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        block = model.model.visual.blocks[-1]
+        for part in (block.attn.proj, block.mlp.linear_fc2):
+            part.weight.zero_()
+            part.bias.zero_()
+    return model, tokenizer
+
+
+def _prompt_lines(names: Sequence[str]) -> list[list[str]]:
+    envs: list[Any] = [envkit.make(name).unwrapped for name in names]
+    return [env.system_prompt.split("\n") for env in envs]
 
 
 def save_policy(
@@ -138,7 +235,7 @@ def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer
 
 def _sentences() -> tuple[list[str], list[str]]:
     """Return the sentences that become single tokens, and those that train the BPE."""
-    lines, goals = list(_FIXED), list[str]()
+    lines, goals = list[str](_FIXED), list[str]()
     for family in FAMILIES:
         env: Any = envkit.make("computer-use-v0", level=1, families=[family]).unwrapped
         prompt = env.system_prompt.replace(

@@ -1,6 +1,8 @@
 """Copy trained models into the package: files, hashes, and cards with measurements.
 
-python scripts/seeing/ship.py build/seeing --into adapters/envkit_transformers/models
+python scripts/seeing/ship.py build/worlds --into adapters/envkit_transformers/models
+
+A run of train.py also has the half-trained model. A run of worlds.py replaces the other one alone.
 """
 
 import argparse
@@ -22,12 +24,14 @@ _SOURCES: Final = {"seeing": "model", "half": "half"}
 
 
 def pack(run: Path, target: Path) -> dict[str, Any]:
-    """Copy both models with their markers; returns the facts of the run."""
+    """Copy the models of a run with their markers; returns the facts of the run."""
     facts: dict[str, Any] = json.loads((run / "run.json").read_text(encoding="utf-8"))
     log = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
     facts["minutes"] = round(json.loads(log[-1])["cpu"] / 60)
     for name, source in _SOURCES.items():
         folder = target / name
+        if not (run / source).exists():
+            continue
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(run / source, folder)
         for path in folder.iterdir():
@@ -62,7 +66,8 @@ def main() -> int:
     counts = {"episodes": options.episodes, "greedy": options.greedy, "jobs": options.jobs}
     seeing, half = options.into / "seeing", options.into / "half"
     write_card(seeing, facts, table=table(seeing, TRIALS, **counts))
-    write_card(half, facts, table=table(half, TRIALS[2:3], **counts))
+    if (options.run / _SOURCES["half"]).exists():
+        write_card(half, facts, table=table(half, TRIALS[2:3], **counts))
     return 0
 
 

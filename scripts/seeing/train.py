@@ -30,11 +30,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from forward import logprobs, multiply_patches
 from policy import CODES, DESKTOP, FAMILIES, SHORT_CODES, make_policy, save_policy
 from rows import GROUPS, Chunk, Example, RowMaker, start_worker, worker_chunk
 
 from envkit.seeds import derive_seed
-from envkit.tokens import join_features
 
 _WARM_UP: Final = 30
 _REPEATS: Final = 3
@@ -95,7 +95,7 @@ class Training:
         self.options = options
         torch.set_num_threads(1)
         self.model, self.tokenizer = make_policy(options.seed)
-        _multiply_patches(self.model.model.visual.patch_embed)
+        multiply_patches(self.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), weight_decay=0.01, betas=(0.9, 0.95)
         )
@@ -177,42 +177,13 @@ class Training:
 
     def logprobs(self, examples: Sequence[Example]) -> torch.Tensor:
         """Return the log-probabilities of the oracle's tokens, example by example, (N,)."""
-        shape = len(examples), max(len(one.ids) for one in examples)
-        ids = torch.full(shape, self.tokenizer.pad_token_id)
-        attention, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
-        for number, one in enumerate(examples):
-            ids[number, : len(one.ids)] = torch.tensor(one.ids)
-            attention[number, : len(one.ids)] = 1
-            mask[number, : len(one.ids)] = torch.tensor(one.mask)
-        pictures = join_features(features for one in examples for features in one.pictures)
-        hidden = self.model.model(
-            input_ids=ids,
-            attention_mask=attention,
-            mm_token_type_ids=(ids == self.model.config.image_token_id).long(),
-            **{name: torch.from_numpy(array) for name, array in pictures.items()},
-        ).last_hidden_state
-        chosen = mask[:, 1:]
-        logits = self.model.lm_head(hidden[:, :-1][chosen])  # only if a reply is
-        return logits.log_softmax(-1).gather(1, ids[:, 1:][chosen][:, None])[:, 0]
+        return logprobs(self.model, self.tokenizer.pad_token_id, examples)
 
     def finish(self) -> None:
         """Write the averaged model."""
         model = copy.deepcopy(self.model)
         model.load_state_dict(self.average)
         save_policy(self.options.out / "model", model, self.tokenizer, CODES | DESKTOP)
-
-
-def _multiply_patches(embed: Any) -> None:  # noqa: ANN401  # a transformers module
-    """Run the patch embedding, a convolution over single patches, as a matrix product.
-
-    On a CPU the convolution would take a tenth of a step.
-    """
-    weight = embed.proj.weight  # (hidden, 3, frames, patch, patch)
-
-    def forward(pixels: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(pixels, weight.view(len(weight), -1))
-
-    embed.forward = forward
 
 
 def chunk_starts() -> list[tuple[int, Stage]]:

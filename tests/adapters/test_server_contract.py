@@ -174,7 +174,7 @@ async def test_aborted_request_returns_its_tokens(
     )
     await asyncio.sleep(1.0)
     await engine.abort(f"{0:032x}")
-    generation = await asyncio.wait_for(running, 30)
+    generation = await asyncio.wait_for(running, 120)
     assert generation.finish_reason is FinishReason.ABORT
     assert 0 < len(generation.token_ids) < 6000
     assert generation.prompt_tokens == 3

@@ -1,5 +1,6 @@
 """Collections: many environments under one namespace, brought by one entry point."""
 
+import json
 import sys
 from importlib.metadata import EntryPoint
 
@@ -125,6 +126,28 @@ def test_collection_is_listed_by_the_command(monkeypatch: pytest.MonkeyPatch) ->
     assert "Words to repeat." in members.out
     install(monkeypatch, "GONE")
     assert "fails to import" in run_envkit("list", "words").err
+
+
+def test_list_finds_members_by_a_text_of_their_description() -> None:
+    grids = json.loads(run_envkit("list", "visual/grids", "--json").out)
+    assert [row["id"] for row in grids][:2] == ["visual/maze-v0", "visual/fog-maze-v0"]
+    assert all("(grids;" in row["description"] for row in grids)
+    mazes = json.loads(run_envkit("list", "visual/Maze", "--json").out)
+    assert [row["id"] for row in mazes] == ["visual/maze-v0", "visual/fog-maze-v0"]
+    unknown = run_envkit("list", "visual/mze")
+    assert (unknown.code, "Did you mean 'visual/maze-v0'?" in unknown.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["grids", "gridz", "grids-v0", "chart"])
+def test_domain_in_place_of_an_environment_is_explained(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="is a domain, whose worlds `envkit list visual/"):
+        envkit.make(f"visual/{name}")
+
+
+@pytest.mark.parametrize("name", ["visal/maze-v0", "visuall/mase-v0", "visal/maze"])
+def test_misspelt_collection_suggests_a_member_of_the_nearest_one(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'visual/maze-v0'"):
+        envkit.make(name)
 
 
 @pytest.mark.slow

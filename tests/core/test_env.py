@@ -198,7 +198,7 @@ def test_missing_hooks_and_wrong_arguments_say_what_to_do() -> None:
         Env(render_mode="human")
     with pytest.raises(ConfigurationError, match="has no oracle"):
         Env().oracle()
-    with pytest.raises(ContractError, match="define get_state/set_state"):
+    with pytest.raises(ContractError, match="define get_state and set_state"):
         Env().snapshot()
 
 

@@ -77,9 +77,9 @@ def test_unknown_name_suggests_the_nearest_and_lists_all() -> None:
 
 
 def test_missing_dependency_says_what_to_install() -> None:
-    error = MissingDependencyError.for_extra("the embedded engine", "torch", "hf")
+    error = MissingDependencyError.for_extra("the embedded engine", "torch", "transformers")
 
-    assert "pip install 'envkit-rl[hf]'" in str(error)
+    assert "pip install 'envkit-rl[transformers]'" in str(error)
     assert isinstance(error, ConfigurationError)
 
 
@@ -88,8 +88,8 @@ def test_broken_dependency_is_not_called_missing(kind: type[Exception]) -> None:
     try:
         raise kind("libthings.so.1: cannot open")
     except kind:
-        broken = MissingDependencyError.for_extra("the page", "pytest", "hf")
-        missing = MissingDependencyError.for_extra("the page", "no-such-thing", "hf")
+        broken = MissingDependencyError.for_extra("the page", "pytest", "transformers")
+        missing = MissingDependencyError.for_extra("the page", "no-such-thing", "transformers")
 
     assert "libthings.so.1" in str(broken)
     assert "not installed" not in str(broken)

@@ -162,7 +162,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="another writer"):
             LineFile(path)
         other.send_signal(signal.SIGKILL)
-        other.wait(timeout=30)
+        other.wait(timeout=120)
         with LineFile(path) as file:
             file.append(FIRST)
     assert path.read_bytes() == FIRST + FIRST

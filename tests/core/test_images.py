@@ -437,6 +437,6 @@ def test_forked_process_decodes_while_a_thread_of_its_parent_did() -> None:
             # The lock of the parent's thread is gone; a reentrant one would not show it.
             done = threading.Thread(target=lambda: Image.from_bytes(data).pil(), daemon=True)
             done.start()
-            done.join(10)
+            done.join(120)
             os._exit(done.is_alive())
     assert os.waitpid(child, 0)[1] == 0

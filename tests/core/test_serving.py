@@ -53,14 +53,14 @@ async def serving(*, answer_s: float = 60.0, **settings: Any) -> AsyncGenerator[
 
 async def status_of(served: Served, raw: str) -> bytes:
     async with connected(served.address, raw) as (reader, _):
-        return (await asyncio.wait_for(reader.readline(), 10)).split()[1]
+        return (await asyncio.wait_for(reader.readline(), 120)).split()[1]
 
 
 @pytest.mark.parametrize(("fields", "count"), [("", 1), ("", 3), ("Connection: close\r\n", 1)])
 async def test_unread_answer_is_dropped_with_its_connection(fields: str, count: int) -> None:
     said = f"GET /long HTTP/1.1\r\n{HOST}{fields}\r\n" * count
     async with serving(answer_s=0.2) as served, connected(served.address, said) as (reader, _):
-        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 120)
         (transport,) = served.transports
         await until(transport.is_closing)
         assert transport.get_write_buffer_size() == 0
@@ -135,7 +135,7 @@ async def test_head_of_a_request_has_a_deadline() -> None:
         first = ("", "GET / HTTP/1.1\r\nX-Slow: ") if HAS_FIRST_DEADLINE else ()
         for said in (*first, whole, f"{whole}GET / HTTP/1.1\r\nX: "):
             async with connected(served.address, said) as (reader, _):
-                await asyncio.wait_for(reader.read(), 10)
+                await asyncio.wait_for(reader.read(), 120)
 
 
 @pytest.mark.parametrize(

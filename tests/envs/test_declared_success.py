@@ -80,14 +80,16 @@ def test_foreign_threshold_that_is_no_number_is_none(threshold: Any) -> None:
 async def test_random_cart_pole_earns_a_reward_and_no_success() -> None:
     env: Any = envkit.make("gymnasium/CartPole-v1").unwrapped
     policy = env.policies["random"]()
-    found = await played("gymnasium/CartPole-v1", policy, 2)
+    found = await played("gymnasium/CartPole-v1", policy, 2, view="state")
     assert all((one.reward or 0) > 0 for one in found)
     assert {success_of(one) for one in found} == {False}
 
 
 @pytest.mark.parametrize(("bonus", "solved"), [(0.0, False), (100.0, False)])
 async def test_bonus_for_the_end_does_not_reach_the_threshold(bonus: float, solved: bool) -> None:
-    env: Any = envkit.make("gymnasium/CartPole-v1", termination_reward=bonus, reward_threshold=90)
+    env: Any = envkit.make(
+        "gymnasium/CartPole-v1", view="state", termination_reward=bonus, reward_threshold=90
+    )
     codec = text_codec()
     policy = env.unwrapped.policies["random"]()
     one = await play_one(env, ScriptedEngine(codec, policy), codec, seed=3)

@@ -5,15 +5,23 @@ from typing import Any
 
 import gymnasium
 import pytest
-from fakes.needs import BOX2D, BROWSER, BUBBLEWRAP, DESKTOP, MUJOCO, REASONING_GYM, Need
+from fakes.needs import (
+    BOX2D,
+    BROWSER,
+    BUBBLEWRAP,
+    DESKTOP,
+    MUJOCO,
+    REASONING_GYM,
+    Need,
+)
 from fakes.oracles import steps_of
 
 import envkit
 from envkit.collection import collections
 from envkit.registration import members
 
-FOREIGN = {"openenv-v0", "verifiers-v0"}
-"""They have no server and no library here."""
+FOREIGN = {"openenv-v0", "pettingzoo-v0", "textarena-v0", "verifiers-v0"}
+"""They have no server and no library here; contract suites play them."""
 IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB, LINUX = "computer-use-miniwob-v0", "computer-use-linux-v0"
 """Their tasks have tests of their own; a Linux desktop takes half a minute for each."""
@@ -29,13 +37,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gymnasium-v0": {"max_turns": 8},  # episodes no longer than the checker waits for their end
 }
 WITHOUT_AN_ORACLE = {"gymnasium-v0"}
-"""Its default is a world of chance."""
+"""Worlds of chance."""
 NOT_REPEATABLE = {LINUX, "terminal-v0"}
 """Real programs, which read clocks and race."""
 MEMBERS = [
     *(
         member
-        for namespace in sorted(set(collections()) - {"miniwob", "reasoning_gym"})
+        for namespace in sorted(set(collections()) - {"miniwob", "reasoning_gym", "visual"})
         for member in members(namespace)
     ),
     *(

@@ -11,6 +11,9 @@ from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.trajectory import Trajectory, check_trajectory
 
+TIMEOUT_S = 30.0
+"""Of commands."""
+
 ASK = """
 import json, os, sys, urllib.request as u
 task = json.load(open("task.json"))
@@ -41,4 +44,4 @@ def command(tmp_path: Path, code: str) -> dict[str, Any]:
     """Return the setting of an agent that is a Python script."""
     script = tmp_path / "agent.py"
     script.write_text(ASK + code, encoding="utf-8")
-    return {"command": [sys.executable, str(script)], "timeout_s": 30}
+    return {"command": [sys.executable, str(script)], "timeout_s": TIMEOUT_S}

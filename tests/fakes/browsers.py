@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,9 @@ import psutil
 from envkit_actions import Action, ActionKind
 from envkit_browser import driver
 from envkit_browser.driver.process import PROFILE_PREFIX
+
+LOADED_S = 120.0
+"""Seconds for a page to load."""
 
 
 @contextlib.asynccontextmanager
@@ -29,13 +33,17 @@ async def running_pool(**options: int) -> AsyncGenerator[driver.BrowserPool]:
 async def open_page(
     pool: driver.BrowserPool, html: str, *, seed: int = 0, deadline_s: float = 10.0, **assets: str
 ) -> driver.Page:
-    """A page of 400x300 with this text, loaded."""
+    """A page of 400x300 with this text, loaded.
+
+    The deadline counts from then on: a busy machine loads it late.
+    """
     files = {"index.html": html, **{name.replace("_", "."): text for name, text in assets.items()}}
     site = driver.Site(files)
     page = await pool.open(
-        driver.PageOptions(width=400, height=300, site=site, deadline_s=deadline_s)
+        driver.PageOptions(width=400, height=300, site=site, deadline_s=LOADED_S)
     )
     await page.goto(seed=seed)
+    page.options = replace(page.options, deadline_s=deadline_s)
     return page
 
 
@@ -55,7 +63,7 @@ def family_of(pid: int) -> list[psutil.Process]:
     return [parent, *parent.children(recursive=True)]
 
 
-def wait_until_gone(processes: list[psutil.Process], seconds: float = 10.0) -> list[int]:
+def wait_until_gone(processes: list[psutil.Process], seconds: float = 120.0) -> list[int]:
     """Those that still run after a while; a dead one that nobody has reaped does not."""
     limit = time.monotonic() + seconds
     left = [process.pid for process in processes]

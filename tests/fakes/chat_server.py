@@ -73,14 +73,14 @@ class ChatServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(120)
         return self
 
     def __exit__(self, *_: object) -> None:
         closing = self.server.__aexit__(None, None, None)
-        asyncio.run_coroutine_threadsafe(closing, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(closing, self._loop).result(120)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self._loop.close()
 
     def _counted(self, entry: Any) -> Entry:

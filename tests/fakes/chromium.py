@@ -4,6 +4,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fakes.slow_ui import slow_pages
+
 from envkit_browser.driver import find_browser
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def running_chromium() -> "Generator[Browser]":
 
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        slow_pages(browser)
         try:
             yield browser
         finally:

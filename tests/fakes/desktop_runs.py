@@ -21,7 +21,7 @@ def folders(driver: int | None = None) -> list[Path]:
     """
     pattern = f"envkit-desk-{driver or os.getpid()}-*"
     found = _folders(pattern)
-    until = time.monotonic() + 15.0
+    until = time.monotonic() + 120.0
     while found and time.monotonic() < until:
         time.sleep(0.1)
         found &= _folders(pattern)

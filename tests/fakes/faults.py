@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -30,6 +32,8 @@ class World:
         """Snapshots that were asked for."""
         self.restored = 0
         """Restores that were asked for."""
+        self.hang: Callable[[], object] = partial(time.sleep, HANG_S)
+        """What a call does that is to be late."""
 
     def enter(self) -> int:
         """Count a new environment and return its number."""
@@ -113,7 +117,7 @@ class CountingEnv(Env):
     def _fail(self, scope: str, *key: object, attempt: int) -> None:
         kind = self._plan.draw(scope, *key, attempt=attempt)
         if kind == "timeout":
-            time.sleep(HANG_S)
+            self._world.hang()
         elif kind is not None:
             raise EnvFault(f"injected {kind} at {scope} {key}", kind=FaultKind(kind))
 

@@ -18,7 +18,10 @@ from envkit.trajectory.storage import read_lines
 Attack = Callable[[Path, random.Random], None]
 
 ROWS, PLAN = "trajectories.jsonl", "run.json"
-OTHERS = ("metrics.json", "unfinished.jsonl", "faulted.jsonl", "eval.json", "x.json")
+OTHERS = (
+    *("metrics.json", "vocabulary.json", "unfinished.jsonl", "faulted.jsonl"),
+    *("eval.json", "x.json"),
+)
 CODE = "hostile_module"
 """A module that the folders name; importing it is a fault."""
 HTML = "</script><img src=x onerror=hostile>"
@@ -159,7 +162,11 @@ def _with_code(folder: Path, rng: random.Random) -> None:
     _settings(
         engine__policy=path, config__history=path, config__adjust_rewards=path, config__agent=agent
     )(folder, rng)
-    row = {"env_id": path, "engine": path, "metadata": {"wrap": path, "wrap_kwargs": {"f": path}}}
+    row = {
+        "env_id": path,
+        "engine": path,
+        "metadata": {"wrap": [path], "wrap_kwargs": {path: {"f": path}}},
+    }
     _change_rows(lambda one: {**one, **row})(folder, rng)
 
 

@@ -57,7 +57,7 @@ class Trouble(StrEnum):
     DROP = "drop"
     """The connection is closed without an answer."""
     HANG = "hang"
-    """No answer for a minute."""
+    """No answer for an hour."""
     HUGE = "huge"
     """A body of 10 MB."""
     REDIRECT = "redirect"
@@ -165,7 +165,7 @@ _ANSWERS: dict[Trouble, Callable[[], web.Response]] = {
 
 async def _trouble(request: web.Request, trouble: Trouble) -> web.Response:
     if trouble is Trouble.HANG:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
     if trouble is Trouble.DROP and request.transport is not None:
         request.transport.close()
     return _ANSWERS[trouble]() if trouble in _ANSWERS else web.Response()

@@ -79,7 +79,7 @@ def jupyter_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Generator[L
         finally:
             server.terminate()
             try:
-                server.wait(20)
+                server.wait(120)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
@@ -101,7 +101,7 @@ def _wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
         assert server.poll() is None, log.read_text()
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/api", timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/api", timeout=120):
             return
         time.sleep(0.2)
     raise AssertionError(f"JupyterLab did not start:\n{log.read_text()}")

@@ -82,7 +82,7 @@ def run(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -96,8 +96,8 @@ def recorded(folder: Path, name: str) -> list[list[str]]:
 def export(words: Sequence[str], folder: Path, count: int = 2) -> Path:
     """Run a recorded `envkit export` with few tasks and return the file that it wrote."""
     words = list(words)
-    if "-n" in words:
-        words[words.index("-n") + 1] = str(count)
+    if "--rows" in words:
+        words[words.index("--rows") + 1] = str(count)
     metadata = folder / "metadata"
     if not metadata.exists():
         metadata.mkdir()

@@ -123,7 +123,7 @@ def serving(app: Any) -> Generator[str, None, None]:
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (server.started and server.servers):
         assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.02)
@@ -132,7 +132,7 @@ def serving(app: Any) -> Generator[str, None, None]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
 
 

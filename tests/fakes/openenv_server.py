@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from aiohttp import WSMsgType, web
-from fakes.search_server import running
+from fakes.search_server import HANG_S, running
+from fakes.virtual_time import skip
 
 COUNTER_ACTION: dict[str, Any] = {
     "title": "CountAction",
@@ -241,7 +242,8 @@ class FakeOpenEnvServer:
         self, failure: Failure, socket: web.WebSocketResponse, request: web.Request
     ) -> bool:
         if failure is Failure.HANG:
-            await asyncio.sleep(20)
+            skip(HANG_S)
+            await asyncio.sleep(3600)
         elif failure is Failure.DROP:
             assert request.transport is not None
             request.transport.abort()

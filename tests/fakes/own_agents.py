@@ -85,9 +85,14 @@ async def exiting(task: AgentTask) -> None:
     raise SystemExit(3)
 
 
+hung: list[str] = []
+"""Prompts of the agents that hang."""
+
+
 async def hanging(task: AgentTask) -> None:
     """Ask once, then wait forever."""
     await client_of(task).ask(task.prompt)
+    hung.append(task.prompt)
     await asyncio.Event().wait()
 
 
@@ -97,6 +102,7 @@ released = threading.Event()
 async def stubborn(task: AgentTask) -> None:
     """Ask once, then refuse to be cancelled until released."""
     await client_of(task).ask(task.prompt)
+    hung.append(task.prompt)
     while not released.is_set():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.1)
@@ -149,7 +155,7 @@ meeting = threading.Barrier(12)
 
 def meeting_others(task: AgentTask) -> str:
     """Wait for eleven other episodes before asking."""
-    meeting.wait(20)
+    meeting.wait(120)
     return blocking(task)
 
 

@@ -1,10 +1,11 @@
 """Environments with history policies of their own, importable by a worker process."""
 
-import time
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fakes.branching import Screens
+from fakes.virtual_time import skip_from_thread
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Capabilities, Turn
@@ -19,8 +20,8 @@ def last_two(view: HistoryView) -> Sequence[Message] | None:
 
 
 def never(view: HistoryView) -> None:
-    """Take too long."""
-    time.sleep(30)
+    """Take longer than a step may."""
+    skip_from_thread(HangingRole.loop, 120)
 
 
 def leave(view: HistoryView) -> None:
@@ -105,8 +106,9 @@ class OwnPolicies(SharedPolicy):
 
 
 class HangingRole(Pair):
-    """The policy of one role does not come back."""
+    """The policy of one role does not come back in time."""
 
+    loop: ClassVar[asyncio.AbstractEventLoop]
     policies_by_role: ClassVar[Mapping[str, Any]] = {"second": f"{__name__}:never"}
 
 

@@ -9,6 +9,8 @@ from io import StringIO
 from pathlib import Path
 
 _FILE = re.compile(r"# (\w+\.py)\n")
+_MANY = re.compile(r"(?<= -n )\d{2,}(?= )")
+"""Of episodes that the page's figures need, not its commands."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 
 
@@ -26,8 +28,9 @@ def run_page(page: Path, folder: Path) -> int:
     """Run the examples of a page in order and return how many there were.
 
     Python blocks share their names, as a reader's session does; bash blocks run in the folder,
-    without their lines that install something. A Python block that begins with a file's name is
-    written to the folder as that file. A block of text behind a Python block is what that prints.
+    without their lines that install something, and with eight episodes in place of ten or more. A
+    Python block that begins with a file's name is written to the folder as that file. A block of
+    text behind a Python block is what that prints.
     """
     space: dict[str, object] = {"__name__": "docs"}
     printed, count = "", 0
@@ -51,8 +54,9 @@ def run_page(page: Path, folder: Path) -> int:
 
 def _run_shell(text: str, folder: Path) -> None:
     lines = [line for line in text.splitlines() if not line.startswith("pip install")]
+    script = _MANY.sub("8", "\n".join(lines))
     done = subprocess.run(
-        ["bash", "-euc", "\n".join(lines)],
+        ["bash", "-euc", script],
         cwd=folder,
         env={
             **os.environ,

@@ -121,7 +121,7 @@ def play_hostile(run: AsyncGenerator[Trajectory]) -> list[Trajectory]:
     played: list[Trajectory] = []
 
     async def play() -> None:
-        async with asyncio.timeout(40.0):  # a run that takes longer hangs
+        async with asyncio.timeout(120.0):  # a run that takes longer hangs
             async for trajectory in run:
                 played.append(trajectory)
 

@@ -20,7 +20,7 @@ from envkit.trajectory import (
     verify_file,
 )
 
-QUICK = rollout.RetryBudget(step_timeout_s=0.3, max_episode_restarts=0)
+NO_RESTART = rollout.RetryBudget(max_episode_restarts=0)
 LAST_TWO = "fakes.own_histories:last_two"
 
 

@@ -46,7 +46,7 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until_gone(pids: Sequence[int], seconds: float = 10.0) -> list[int]:
+def wait_until_gone(pids: Sequence[int], seconds: float = 120.0) -> list[int]:
     """Return which are left."""
     end = time.monotonic() + seconds
     while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < end:

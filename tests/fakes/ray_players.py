@@ -21,14 +21,29 @@ def codec_of(model: str) -> ChatCodec:
 
 
 def scripted_player(
-    env_id: str, *, model: str = "llama", latency_s: float = 0.0, config: RolloutConfig
+    env_id: str,
+    *,
+    model: str = "llama",
+    latency_s: float = 0.0,
+    marks: str | None = None,
+    config: RolloutConfig,
 ) -> Player:
-    """Return a player whose replies an environment's oracle writes."""
+    """Return a player whose replies an environment's oracle writes.
+
+    Args:
+        env_id: The environment.
+        model: Model of the codec.
+        latency_s: Seconds that a reply takes.
+        marks: Folder that gets a file when a reply with latency begins.
+        config: Its settings.
+    """
     codec = codec_of(model)
     env: Any = envkit.make(env_id, **config.env_kwargs).unwrapped
     policy = env.oracle()
 
     def latency(request: GenerateRequest) -> float:
+        if marks is not None:
+            Path(marks, request.request_id).touch()
         return latency_s
 
     return Player(

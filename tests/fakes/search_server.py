@@ -14,8 +14,12 @@ from typing import Any, cast
 from aiohttp import web
 from fakes.search_backend import MemoryBackend
 from fakes.sglang_failures import Draws
+from fakes.virtual_time import skip
 
 from envkit_search.document import Hit
+
+HANG_S = 60.0
+"""Seconds that pass, by the clock of the event loop, in an answer that comes too late."""
 
 
 class Failure(StrEnum):
@@ -217,7 +221,8 @@ class FakeSearchServer:
         if failure is Failure.FEWER:
             return web.json_response({"result": []})
         if failure is Failure.HANG:
-            await asyncio.sleep(30)
+            skip(HANG_S)
+            await asyncio.sleep(3600)
         return await self._break(failure, request)
 
     async def _break(self, failure: Failure, request: web.Request) -> web.StreamResponse:
@@ -236,7 +241,8 @@ class FakeSearchServer:
                 await response.write(b"x" * 65_536)
             for _ in range(300 if failure is Failure.DRIP else 0):
                 await response.write(b" ")
-                await asyncio.sleep(0.05)
+                skip(HANG_S / 10)
+                await asyncio.sleep(0)
         transport.abort()
         return response
 

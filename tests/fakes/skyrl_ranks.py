@@ -37,7 +37,7 @@ def gradients_of_two_ranks(jobs: list[tuple[str, Shape, LossCase]], folder: Path
     try:
         return run_rank(0, store, jobs)
     finally:
-        second.join(60)
+        second.join(120)
         if second.exitcode is None:
             second.kill()
 

@@ -141,7 +141,7 @@ class Served:
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the server's loop and wait for it."""
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result(30)
+        return future.result(120)
 
     @property
     def url(self) -> str:

@@ -185,6 +185,6 @@ def check_whole(folder: Path) -> list[Trajectory]:
     assert all(one.reward == 1.0 for one in stored)
     assert verify_file(folder).is_sound
     names = {path.name for path in folder.iterdir()}
-    figures = {"metrics.json", "report.html", "digest.bin"}
+    figures = {"metrics.json", "report.html", "digest.bin", "vocabulary.json"}
     assert names == {"run.json", "trajectories.jsonl", *figures}
     return list(stored)

@@ -9,6 +9,7 @@ from envkit_certify.process import FreshProcess
 from envkit_certify.worker import LINES, line_of, open_subject
 
 _NO_VERDICT: Final = ("speed", "memory")
+_COSTLY: Final = ("contract", "leaks", "state", "constants", "payloads", "replies")
 
 Progress = Callable[[str, list[CertificateLine]], None]
 """Told the failed lines of each target."""
@@ -36,4 +37,23 @@ def sweep(
             found[target] = [line.name for line in failed]
             if progress is not None:
                 progress(target, failed)
+    return found
+
+
+def missed(targets: Sequence[str], *, episodes: int) -> list[str]:
+    """Return the targets that no line fails. A target's costly lines run only if no other fails.
+
+    Args:
+        targets: Ids or classes, as `envkit certify` takes them.
+        episodes: Per policy.
+    """
+    names = [name for name in LINES if name not in (*_NO_VERDICT, *_COSTLY)]
+    found: list[str] = []
+    with FreshProcess() as replays:
+        for target in targets:
+            subject = open_subject(Plan(target=target, episodes=episodes), replays)
+            lines = (line_of(subject, name) for name in (*names, *_COSTLY))
+            if all(line.verdict is not Verdict.FAIL for line in lines):
+                found.append(target)
+            subject.close()
     return found

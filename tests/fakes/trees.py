@@ -1,11 +1,12 @@
 """Environments and players of tests that fork episodes under attack."""
 
-import time
+import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 from fakes.templates import make_codec
+from fakes.virtual_time import skip_from_thread
 
 from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -93,9 +94,10 @@ def drifts(env: Sums) -> None:
     env.total += 1
 
 
-def sleeps(seconds: float) -> Trouble:
-    """Return a call that takes long."""
-    return lambda _: time.sleep(seconds)
+def outlasts(seconds: float) -> Trouble:
+    """Return a call that takes long by the clock of the running event loop."""
+    loop = asyncio.get_running_loop()
+    return lambda _: skip_from_thread(loop, seconds)
 
 
 @contextmanager

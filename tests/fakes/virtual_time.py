@@ -1,9 +1,12 @@
-"""An event loop whose clock jumps to the next timer, for tests of long waits."""
+"""Clocks of event loops that tests move, for tests of deadlines and long waits."""
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from fakes.waiting import until
 
 T = TypeVar("T")
 
@@ -43,6 +46,38 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that uses no threads and no sockets; `loop.time` starts at 0."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(main)
+
+
+def skip(seconds: float) -> None:
+    """Move the clock of the running loop, any real one, forward; its timers are then due at once.
+
+    A deadline that must pass can so be longer than every delay of a busy machine.
+    """
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+
+
+async def outlast(
+    call: Coroutine[Any, Any, T], seconds: float, *, begun: Callable[[], object]
+) -> T:
+    """Await a call; once it has begun, move the clock of the running loop forward."""
+    running = asyncio.create_task(call)
+    await until(begun)
+    skip(seconds)
+    return await running
+
+
+def skip_from_thread(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Do so from another thread, and wait until the timers that are due have run."""
+    passed = threading.Event()
+
+    def move() -> None:
+        skip(seconds)
+        loop.call_later(0, passed.set)
+
+    loop.call_soon_threadsafe(move)
+    assert passed.wait(120)
 
 
 def block(seconds: float) -> None:

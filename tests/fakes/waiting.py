@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(holds: Callable[[], object], *, seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], object], *, seconds: float = 120.0) -> None:
     """Wait for a condition.
 
     Raises:

@@ -1,5 +1,5 @@
 // The shell: the address decides the page, one key map serves all pages.
-import { h, num, many, plain } from "./dom.js";
+import { h, num, many, plain, busy, heldFocus } from "./dom.js";
 import { address, go, link } from "./address.js";
 import { derive } from "./model.js";
 import { runPage } from "./overview.js";
@@ -7,8 +7,10 @@ import { episodesPage } from "./episodes.js";
 import { episodePage } from "./episode.js";
 
 const KEYS = [["j ↓ →", "next turn"], ["k ↑ ←", "previous turn"], ["Home End", "first, last turn"], ["Space", "play or stop the film"], ["[ ]", "previous, next member of the group"],
-  ["p n", "previous, next episode of the list"], ["c", "compare with another member or branch"], ["z Enter", "enlarge the screenshot"], ["/", "search"], ["t", "light or dark"], ["Esc", "back"], ["?", "this help"]];
+  ["p n", "previous, next episode of the list"], ["c", "compare with another member or branch"], ["z Enter", "enlarge the screenshot"], ["/ Enter", "search, next hit in an episode"], ["t", "light or dark"], ["Esc", "back"], ["?", "this help"]];
 
+// Whether a box that has the focus takes the keys that scroll it.
+const scrolls = box => box && (box.scrollHeight > box.clientHeight || box.scrollWidth > box.clientWidth);
 const sentence = text => text.charAt(0).toUpperCase() + text.slice(1);
 // Starts the pages on a source. `home` builds the page of "#/": home(context, query) returns a page,
 // or null to show the first run.
@@ -33,8 +35,10 @@ export function start(source, home) {
   }
   function update(old) {  // the page shows a run as it was before
     const now = runs.get(old.name), isAnother = old.epoch !== now.epoch || (page.tab !== undefined && old.isGrouped !== now.isGrouped);
+    const refocus = heldFocus();
     if (current === now.name) chrome(now, page);
-    if (page.changed && !isAnother) page.changed(now); else if (page.tab !== undefined || isAnother) redraw();
+    refocus();
+    if (page.changed && !isAnother) busy(page.changed(now)); else if (page.tab !== undefined || isAnother) redraw();
   }
   const context = {
     source, runOf, newest,
@@ -80,7 +84,8 @@ export function start(source, home) {
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
   }
 
-  async function route() {
+  const route = () => busy(draw());
+  async function draw() {
     const turn = asked += 1, since = source.version();
     let found;
     page.leave?.();
@@ -96,17 +101,17 @@ export function start(source, home) {
     main.replaceChildren(...[page.node].flat().filter(Boolean));
     document.title = `${plain(page.title)} · envkit`;
     if (!page.name.startsWith("ep ") && page.name !== "ep") scrollTo(0, 0);
-    page.enter?.(since);
+    busy(page.enter?.(since));
     performance.mark("page ready");
     page.runs.filter(old => runs.get(old.name) !== old).forEach(update);
   }
   async function redraw() {  // in place: the reader's position, open folds and focus stay
-    const y = scrollY, folds = () => [...main.querySelectorAll("details")], stops = () => [...main.querySelectorAll("a, button, summary")];
-    const open = folds().map(fold => fold.open), at = stops().indexOf(document.activeElement), turn = asked + 1;
+    const y = scrollY, folds = () => [...main.querySelectorAll("details")], refocus = heldFocus();
+    const open = folds().map(fold => fold.open), turn = asked + 1;
     await route();
     if (turn !== asked) return;
     folds().forEach((fold, i) => { if (open[i]) fold.open = true; });
-    if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+    refocus();
     scrollTo(0, y);
   }
   help.append(h("h2", { id: "help-title" }, "Keyboard"), h("dl.keymap", {}, KEYS.map(([keys, what]) => [h("dt", {}, keys.split(" ").map(x => h("kbd", {}, x))), h("dd", {}, what)])),
@@ -117,6 +122,7 @@ export function start(source, home) {
     const { target, key } = event;
     if (target.closest?.("input:not([type=range]), select, textarea")) { if (key === "Escape") target.blur(); return; }
     if (target.closest?.("dialog[open]") && !target.closest("#light")) return;
+    if (/^(Arrow| $|Home|End)/.test(key) && scrolls(target.closest?.("[tabindex='0']"))) return;
     if ((key === " " || key === "Enter") && target.closest?.("button, a, summary")) return;
     if (key === "?") { help.showModal(); event.preventDefault(); } else if (key === "t") scheme();
     else if (key === "/") {

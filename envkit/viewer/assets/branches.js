@@ -89,7 +89,7 @@ function shownImages(view, { images, dropped }) {
   const small = (isGone, [sha, turn]) => h(`li${isGone ? ".gone" : ""}`, {}, view.draw(sha, [], { label: `Screenshot of turn ${turn}, ${isGone ? "dropped" : "kept"}`, isSmall: true }), h("span.muted", {}, isGone ? h("s", {}, `turn ${turn}`) : `turn ${turn}`));
   return h("ol.imagestrip", { "aria-label": "Images of the history" }, [...dropped.map(one => [true, one]), ...images.map(one => [false, one])].sort((a, b) => a[1][1] - b[1][1]).map(one => small(...one)));
 }
-const REASONS = { "keep last images": "Old images became a short text.", "keep last turns": "Old turns were left out.", summarise: "The model continues from its own summary." };
+const REASONS = { __proto__: null, "keep last images": "Old images became a short text.", "keep last turns": "Old turns were left out.", summarise: "The model continues from its own summary." };
 export function rewritten(view, turn) {
   const { prompt, reason } = turn.starts ?? {}, { vocabulary } = view.data;
   if (!turn.starts) return null;

@@ -1,5 +1,5 @@
 // What the table of runs and the comparison of runs share: names, metrics, scales, small drawings.
-import { h, s, num, percent, seconds, many, plain, isNumber } from "./dom.js";
+import { h, s, num, percent, seconds, many, plain, isNumber, isSummable } from "./dom.js";
 import { isFault } from "./model.js";
 import { colourAt } from "./parts.js";
 
@@ -12,14 +12,14 @@ export const environmentsOf = run => run.environments.join(", ") || "unknown env
 const SERIES = /(?:^|[-_./ ])(?:seed|step|iter|epoch|run|s)?[-_=]?(\d+)$/i;  // and not the version of an environment
 export const prefixOf = name => name.replace(SERIES, "") || name;
 export const numberOf = name => { const found = SERIES.exec(name); return found ? Number(found[1]) : null; };
-export const fixed = (x, digits) => isNumber(x) ? x.toFixed(digits).replace("-", "−") : "–";
+export const fixed = (x, digits) => !isNumber(x) ? "–" : Math.abs(x) < 1e15 ? x.toFixed(digits).replace("-", "−") : num(x);
 export const byName = (a, b) => naturally(a.name, b.name);
 export const STATES = { live: "live", reading: "being read", waiting: "starting", stopped: "not finished", complete: "" };
 
 // Each metric of a run: its name, its value, its text and its interval.
 export const METRICS = {
   __proto__: null,
-  reward: { name: "Reward", value: r => r.reward?.mean ?? null, text: x => fixed(x, 2), ends: r => r.reward, isScored: true },
+  reward: { name: "Reward", value: r => r.reward?.mean ?? null, text: x => fixed(x, 2), ends: r => r.reward, drawn: r => [...r.spark, ...r.cells, ...r.solved.by?.thresholds ?? []], isScored: true },
   solved: { name: "Solved", value: r => share(r.solved), text: percent, ends: r => r.solved, isShare: true },
   signal: { name: "Groups with signal", value: r => r.groups.compared ? r.groups.signal / r.groups.compared : null, text: percent, isShare: true },
   turns: { name: "Turns per episode", value: r => r.turns, text: x => fixed(x, 1) },
@@ -30,11 +30,32 @@ export const METRICS = {
 };
 export const shownMetric = (metric, run) => { const x = metric.value(run); return isNumber(x) ? metric.text(x) : "–"; };
 
-// Lowest and highest value on a scale that all runs share; rewards and shares have 0 and 1 on it.
+// Not Math.min(...values): a hundred thousand arguments are too many.
+export function rangeOf(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+  return low <= high ? [low, high] : [0, 1];
+}
+export function niceStep(width) {
+  const power = 10 ** Math.floor(Math.log10(width)), lead = width / power;
+  return power * (lead > 5 ? 10 : lead > 2 ? 5 : lead > 1 ? 2 : 1);
+}
+// Lowest and highest value on a scale that these runs share, rounded outwards; rewards and shares have 0 and 1 on it,
+// and rewards the threshold of success.
 export function scaleOf(metric, runs) {
-  const ends = runs.flatMap(run => { const e = metric.ends?.(run); return [metric.value(run), e?.low, e?.high]; }).filter(isNumber);
-  if (metric.isScored || metric.isShare) return [Math.min(0, ...ends), Math.max(1, ...ends)];
-  return ends.length ? [Math.min(0, ...ends), Math.max(...ends) || 1] : [0, 1];
+  const known = runs.flatMap(run => { const e = metric.ends?.(run); return [metric.value(run), e?.low, e?.high, ...metric.drawn?.(run) ?? []]; }).filter(isSummable);
+  const [low, most] = rangeOf(metric.isScored || metric.isShare ? [0, 1, ...known] : [0, ...known]), high = most > low ? most : low + 1, step = niceStep((high - low) / 10);
+  return [step * Math.floor(low / step), step * Math.ceil(high / step)];
+}
+// One scale for the runs of each environment: rewards of different environments have nothing in common.
+export function scalesOf(metric, runs) {
+  const sets = byEnvironment(runs), scales = new Map([...sets].map(([name, own]) => [name, scaleOf(metric, own)]));
+  return run => scales.get(environmentsOf(run));
+}
+export function byEnvironment(runs) {
+  const sets = new Map();
+  for (const run of runs) { const name = environmentsOf(run); if (!sets.has(name)) sets.set(name, []); sets.get(name).push(run); }
+  return sets;
 }
 // Mean over runs, which are the independent draws, with Student's t; one run has no interval.
 export function overRuns(values) {

@@ -1,7 +1,7 @@
 // Certificates of environments and evaluations with their intervals, as the folder holds them.
-import { h, num, percent, seconds, many, plain, isNumber } from "./dom.js";
+import { h, num, percent, many, plain, isNumber } from "./dom.js";
 import { link } from "./address.js";
-import { interval } from "./parts.js";
+import { environmentsIn, linesTable, runLinks } from "./evaluation.js";
 
 const GOOD_VERDICTS = ["pass"], BAD_VERDICTS = ["fail", "not run"];
 const tone = verdict => GOOD_VERDICTS.includes(verdict) ? ".good" : BAD_VERDICTS.includes(verdict) ? ".bad" : "";
@@ -15,20 +15,12 @@ function certificate(one) {
     h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, plain(line.name)), h("td", {}, h(`span.flip${tone(line.verdict)}`, {}, plain(line.verdict))), h("td", {}, num(line.value, 4)),
       h("td.words", { dir: "auto" }, plain(line.detail), line.evidence.length ? h("ul", {}, line.evidence.map(text => h("li.muted", {}, plain(text)))) : null)))))));
 }
-const estimate = (x, text, scale) => isNumber(x?.mean) ? [h("b", {}, text(x.mean)), isNumber(x.interval.low) ? h("span.muted", {}, ` ${text(x.interval.low)} to ${text(x.interval.high)}`) : null, interval(x.interval.low, x.mean, x.interval.high, ...scale)] : "–";
 function evaluation(one) {
-  const rewards = one.lines.flatMap(({ reward: r }) => [r.mean, r.interval.low, r.interval.high]).filter(isNumber), scale = [Math.max(1, ...rewards), Math.min(0, ...rewards)];
-  const ks = [...new Set(one.lines.flatMap(line => Object.keys(line.pass_at)))].filter(k => k !== "1"), folder = one.name.split("/").slice(0, -1).join("/");
-  const title = [...new Set(one.lines.map(line => line.env_id))].join(", "), runs = Object.keys(one.runs).map(name => folder ? `${folder}/${name}` : name);
   const whole = one.lines.find(line => line.tag === null) ?? one.lines[0], success = whole?.success;
   const short = isNumber(success?.mean) ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.interval.low) ? h("span.muted", {}, ` ${percent(success.interval.low)} to ${percent(success.interval.high)}, ${many(whole.tasks, "task")}`) : null)
     : isNumber(whole?.reward.mean) ? h("span", {}, `mean reward ${num(whole.reward.mean)}`, h("span.muted", {}, " no reward threshold is declared")) : null;
-  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(title || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
-    h("p.muted", {}, "Means over tasks with 95% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
-    h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "time", "faults"].map(x => h("th", { scope: "col" }, x)))),
-      h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, line.tag === null ? h("b", {}, plain(line.env_id)) : h("span.inner", {}, plain(`${line.tag} ${line.value}`))), h("td", {}, num(line.tasks, 0)), h("td", {}, num(line.episodes, 0)),
-        h("td", {}, estimate(line.success, percent, [1, 0])), h("td", {}, estimate(line.reward, x => num(x), scale)), ks.map(k => h("td", {}, estimate(line.pass_at[k], percent, [1, 0]))),
-        h("td", {}, num(line.turns, 1)), h("td", {}, seconds(line.seconds)), h("td", {}, num(line.faulted, 0))))))));
+  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(environmentsIn(one) || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
+    h("p.muted", {}, "Means over tasks with 95% intervals. ", one.variants.length ? [h("a", { href: link([], { evaluation: one.name }) }, "Variants compared"), ". "] : null, runLinks(one)), linesTable(one));
 }
 export function documents(list) {
   const part = (name, kind, build) => {

@@ -3,18 +3,21 @@
 // A source tells the pages about runs. Every home has one with these methods:
 //   runs()                 -> [{name, figures}]
 //   run(name)              -> {name, figures, columns, rows, notes, live}, null if there is none
-//   episode(name, number)  -> the data of an episode, with `vocabulary` (id -> text, or null)
+//   episode(name, number)  -> the data of an episode, with `vocabulary` (id -> text, or null) and
+//                             `vocabulary_note` (why texts are missing, or "")
+//   record(name, number)   -> its record as JSON text; recordNote(number) says where that is from
 //   image(sha256, name)    -> its address, "" if the source does not have it
 //   search(name, query)    -> has(number), get(number) of {where, before, hit, after}; as a Map has
 //   watch(name, callback)  -> a function that stops it; the callback gets a new run()
 //   version()              -> a number that changes with any run
 //   isScanned()            -> whether all runs are known
 //   diff()                 -> the comparison of two runs, or null
+//   evaluation()           -> the evaluation of the runs, or null
 //   ready                  -> a promise: from then on image() knows every image
-// All methods but image(), watch() and version() return promises.
+// All methods but image(), recordNote(), watch() and version() return promises.
 
 const SHA256 = /^[0-9a-f]{64}$/;
-const BEFORE = 24, AFTER = 40, KEPT = 400;
+const BEFORE = 24, AFTER = 40;
 
 const whole = () => document.readyState !== "loading" ? Promise.resolve()
   : new Promise(done => addEventListener("DOMContentLoaded", done, { once: true }));
@@ -23,13 +26,18 @@ async function block(id) {  // the script may run before the file is read to its
   if (!document.getElementById(id)?.nextSibling) await whole();
   return document.getElementById(id)?.textContent ?? null;
 }
-const bytesOf = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-async function unpack(id) {
+function bytesOf(text) {  // a loop, because a list decodes many images while it is scrolled
+  const raw = atob(text), bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i += 1) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+async function unpacked(id) {
   const text = await block(id);
   if (text === null) return null;
   const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).json();
+  return new Response(stream);
 }
+const unpack = async id => (await unpacked(id))?.json() ?? null;
 // The first place of a text in the pieces of an episode.
 export function findIn(pieces, query) {
   for (const [where, text] of pieces) {
@@ -43,8 +51,7 @@ export function findIn(pieces, query) {
 export function embedded() {
   const index = JSON.parse(document.getElementById("index").textContent);
   const numberOf = name => index.runs.findIndex(run => run.name === name);
-  const texts = new Map(), addresses = new Map();
-  let vocabulary;
+  const texts = new Map(), vocabularies = new Map(), addresses = new Map();
   async function searched(at) {
     if (!texts.has(at)) texts.set(at, unpack(`search-${at}`).then(found => found.map(([number, pieces]) =>
       ({ number, pieces, text: pieces.map(piece => piece[1]).join("\n").toLowerCase() }))));
@@ -61,29 +68,19 @@ export function embedded() {
     },
     async episode(name, number) {
       await whole();  // its images come last
-      const found = await unpack(`episode-${numberOf(name)}-${number}`);
+      const at = numberOf(name), found = await unpack(`episode-${at}-${number}`);
       if (!found) return null;
-      vocabulary ??= await unpack("vocabulary");
-      return { ...found, vocabulary };
+      if (!vocabularies.has(at)) vocabularies.set(at, unpack(`vocabulary-${at}`));
+      return { ...found, ...await vocabularies.get(at) };
     },
+    record: async (name, number) => (await unpacked(`episode-${numberOf(name)}-${number}`)).text(),
+    recordNote: number => `What this file holds of episode ${number}. Log-probabilities are rounded; the run's trajectories.jsonl has the whole record.`,
     image(sha256) {
       if (!SHA256.test(sha256)) return "";
-      if (addresses.has(sha256)) {
-        const known = addresses.get(sha256);
-        addresses.delete(sha256);
-        addresses.set(sha256, known);
-        return known;
-      }
-      const text = document.getElementById(`image-${sha256}`)?.textContent;
-      if (!text) return "";
-      const url = URL.createObjectURL(new Blob([bytesOf(text)], { type: "image/png" }));
-      addresses.set(sha256, url);
-      if (addresses.size > KEPT) {  // the one that was not used for the longest time
-        const [oldest, old] = addresses.entries().next().value;
-        URL.revokeObjectURL(old);
-        addresses.delete(oldest);
-      }
-      return url;
+      const text = addresses.has(sha256) ? "" : document.getElementById(`image-${sha256}`)?.textContent;
+      // No address is revoked: an image that is scrolled to later still needs it. A file holds 48 MB at most.
+      if (text) addresses.set(sha256, URL.createObjectURL(new Blob([bytesOf(text)], { type: "image/png" })));
+      return addresses.get(sha256) ?? "";
     },
     async search(name, query) {
       const found = new Map(), wanted = query.trim().toLowerCase();
@@ -95,5 +92,6 @@ export function embedded() {
     version: () => 0,
     isScanned: async () => true,
     diff: async () => index.diff,
+    evaluation: async () => index.evaluation,
   };
 }

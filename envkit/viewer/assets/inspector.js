@@ -1,9 +1,10 @@
 // The facts of the chosen turn: reward and its terms, tokens, times, info, engine.
 import { h, num, numeric, signed, seconds, plain, folded, isNumber } from "./dom.js";
-import { gain } from "./model.js";
+import { CHECKS, gain } from "./model.js";
 import { tokenSection } from "./tokens.js";
 
-export const factList = entries => h("dl.facts", {}, entries.filter(([, v]) => v !== null && v !== undefined && v !== "").map(([k, v, isCode]) => [h("dt", {}, k), h(`dd${isCode ? ".code" : ""}`, {}, plain(v))]));
+const DIGEST = /^(?:\w+:)?[0-9a-f]{32,}$/;  // on one line of a narrow box, whole in its title
+export const factList = entries => h("dl.facts", {}, entries.filter(([, v]) => v !== null && v !== undefined && v !== "").map(([k, v, isCode]) => [h("dt", {}, k), h(`dd${isCode ? ".code" : ""}${DIGEST.test(v) ? ".digest" : ""}`, { title: DIGEST.test(v) ? v : null }, plain(v))]));
 export const rewardChip = turn => isNumber(turn.reward) && turn.reward !== 0 ? h("b.chip", { vars: gain(turn.reward), title: "reward of this turn" }, signed(turn.reward)) : null;
 export const turnSeconds = turn => Object.values(turn.times ?? {}).map(numeric).reduce((a, b) => a + b, 0);
 
@@ -22,7 +23,7 @@ function timePart(turn) {
 function enginePart(turn) {
   const retries = Object.entries(turn.env_retries ?? {}).map(([k, n]) => `${k} × ${n}`).join(", ");
   const entries = [["finish", turn.finish, true], ["weights", turn.version, true], ["prompt tokens", num(turn.prompt_tokens)], ["from the cache", num(turn.cached_tokens)], ["observation tokens", num(turn.observation_tokens)],
-    ["full render", turn.sanity, true], ["neutralised texts", turn.neutralised], ["engine retries", turn.engine_retries || null], ["resampled replies", turn.resamples || null], ["environment retries", retries]];
+    ["observation after it", CHECKS[turn.sanity] ?? turn.sanity], ["neutralised texts", turn.neutralised], ["engine retries", turn.engine_retries || null], ["resampled replies", turn.resamples || null], ["environment retries", retries]];
   return turn.finish === undefined ? null : folded("Engine", factList(entries));
 }
 // What an agent's command wrote, line by line.
@@ -32,6 +33,6 @@ function outputPart({ exit_status: status, stdout, stderr }) {
 }
 export function inspector(data, turn, n, total) {
   const { agent_output: output, ...rest } = turn.info ?? {}, info = Object.entries(rest);
-  return h("div.inspect", {}, h("h2", {}, `Turn ${n}`, h("span.muted", {}, ` of ${total}`)), rewardPart(turn), tokenSection(turn, data.vocabulary), timePart(turn),
+  return h("div.inspect", {}, h("h2", {}, `Turn ${n}`, h("span.muted", {}, ` of ${total}`)), rewardPart(turn), tokenSection(turn, data.vocabulary, data.vocabulary_note), timePart(turn),
     info.length ? h("section", {}, h("h3", {}, "Info"), factList(info.map(([k, v]) => [plain(k), typeof v === "object" ? JSON.stringify(v) : String(v), true]))) : null, output && typeof output === "object" ? outputPart(output) : null, enginePart(turn));
 }

@@ -1,8 +1,8 @@
 // Small pieces that several pages show: rewards, intervals, bars, distributions, images.
-import { h, s, num, percent, seconds, plain, isNumber, marked } from "./dom.js";
-import { hue } from "./model.js";
+import { h, s, num, percent, seconds, many, plain, isNumber, marked } from "./dom.js";
+import { hue, stopWords } from "./model.js";
 
-export const chip = e => e.reward === null || e.reward === undefined ? h("b.chip.none", { title: "no reward" }, "–") : h("b.chip", { vars: hue(e.reward), title: `reward ${num(e.reward, 4)}` }, num(e.reward));
+export const chip = e => e.reward === null || e.reward === undefined ? h("b.chip.none", { title: "no reward" }, "–") : h("b.chip", { vars: hue(e.reward), title: `reward ${num(e.reward, 4)}${isNumber(e.threshold) ? `, threshold ${num(e.threshold, 4)}` : ""}` }, num(e.reward));
 
 // A mean with its interval on a scale from bottom to top.
 export function interval(low, mid, high, top = 1, bottom = 0) {
@@ -44,6 +44,10 @@ export function columnChooser(columns, chosen, act) {
     act(keys);
   } }), name))));
 }
+// An episode as a card: its last image, its reward, and what tells it from others.
+export const episodeCard = (e, href, pictures, name, aside, ...more) => h(`a.member${e.fault ? ".fault" : ""}`, { href }, pictures.node(e.thumbnail),
+  h("span.line", {}, chip(e), h("span.muted", {}, many(e.turns, "turn")), aside),
+  h("span.line.muted", {}, name), e.stop === "terminated" ? null : h("span.line.muted", {}, h("span.cut", { title: stopWords(e.stop) }, stopWords(e.stop))), more);
 // Where a search found its text.
 export const hitLine = (hit, query) => hit.where === "task" ? null
   : h("div.hit", {}, h("span.muted", {}, `${hit.where} `), plain(hit.before), h("mark", {}, plain(hit.hit)), plain(hit.after));
@@ -68,4 +72,17 @@ export function lazyPictures(source, name) {
     },
     stop: () => seen.disconnect(),
   };
+}
+// A click anywhere in a row does what its link does: with ctrl or the middle button in a new tab. Controls
+// and selected text stay what they are.
+export function opensRows(node) {
+  node.classList.add("opens");
+  const rowLink = event => event.target.closest("a, button, input, label, select, summary, textarea, .pick") ? null : event.target.closest("tbody tr")?.querySelector("th a[href]");
+  node.addEventListener("mousedown", event => { if (event.button === 1 && rowLink(event)) event.preventDefault(); });  // no autoscroll
+  for (const kind of ["click", "auxclick"]) node.addEventListener(kind, event => {
+    const found = event.button > 1 || event.altKey ? null : rowLink(event);
+    if (!found) return;
+    if (event.button === 1 || event.ctrlKey || event.metaKey || event.shiftKey) window.open(found.href, "_blank", "noopener");
+    else if (getSelection().isCollapsed) location.hash = found.hash;
+  });
 }

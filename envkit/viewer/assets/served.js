@@ -6,16 +6,16 @@
 
 import { many, plain } from "./dom.js";
 
-const HASH = /^[0-9a-f]{64}$/, PAUSE_MS = 1000, RETRY_MS = 3000, HOLD_MS = 10000;
+const HASH = /^[0-9a-f]{64}$/, PAUSE_MS = 1000, RETRY_MS = 3000, HOLD_MS = 10000, SILENT = "the server does not answer; is envkit ui still running?";
 
-async function ask(path, query = {}, signal = null) {
+async function ask(path, query = {}, signal = null, kind = "json") {
   let answer;
   try {
     answer = await fetch(`/api/${path}?${new URLSearchParams(query)}`, { cache: "no-store", signal });
-  } catch { throw new Error("the server does not answer; is envkit ui still running?"); }
+  } catch { throw new Error(SILENT); }
   if (answer.status === 404) return null;
   if (!answer.ok) throw new Error((await answer.text()).trim());
-  return answer.json();
+  return answer[kind]();
 }
 const later = ms => new Promise(done => setTimeout(done, ms));
 const seen = () => document.hidden ? new Promise(done => document.addEventListener("visibilitychange", done, { once: true })) : null;
@@ -95,7 +95,22 @@ export function served() {
       for (const sha256 of found?.pictures ?? []) if (found.sizes[sha256]) missing.delete(sha256); else missing.add(sha256);
       return found;
     },
+    async record(name, number) {
+      const text = await ask("record", { name, number }, null, "text");
+      if (text === null) throw new Error("the run has no such episode any more");
+      return text;
+    },
+    recordNote: number => `Line ${number} of the run's trajectories.jsonl.`,
     image: (sha256, name) => HASH.test(sha256) && !missing.has(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",
+    metrics: () => ask("metrics"),
+    // The notes after a change, null without the run; `isOld` if somebody else changed the note meanwhile.
+    async annotate(name, before, after) {
+      const answer = await fetch(`/api/notes?${new URLSearchParams({ name })}`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ before, after }) }).catch(() => null);
+      if (!answer) throw new Error(SILENT);
+      if (answer.status === 404) return null;
+      if (!answer.ok && answer.status !== 409) throw new Error((await answer.text()).trim());
+      return { ...await answer.json(), isOld: answer.status === 409 };
+    },
     search: async (name, q) => new Map(await ask("search", { name, q })),
     watch(name, callback, version) {
       const own = { name, callback, version };

@@ -18,7 +18,7 @@ python3 -c 'import os, sys; print(os.path.expandvars(sys.stdin.read()))' <"$here
 task=("max_turns=$MAX_TURNS" "level=$LEVEL" "action=$ACTION")
 for split in train test; do
   count="$([[ $split == train ]] && echo "$TASKS" || echo "$EVAL_TASKS")"
-  envkit export computer-use-v0 --format verl --split "$split" ${count:+-n "$count"} "${task[@]/#/--env-kwargs=}" \
+  envkit export computer-use-v0 --format verl --split "$split" ${count:+--rows "$count"} "${task[@]/#/--env-kwargs=}" \
     --out "$OUT/$split.parquet" --overwrite
 done
 

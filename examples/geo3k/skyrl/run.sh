@@ -20,7 +20,7 @@ task=("max_turns=$MAX_TURNS" "max_scored_attempts=$ATTEMPTS" "zoom=$ZOOM" "feedb
 if [[ -n "$GEO3K" ]]; then task+=("data=$GEO3K") TASKS="" EVAL_TASKS=""; fi
 for split in train test; do
   count="$([[ $split == train ]] && echo "$TASKS" || echo "$EVAL_TASKS")"
-  envkit export geo3k-v0 --format skyrl --split "$split" ${count:+-n "$count"} "${task[@]/#/--env-kwargs=}" \
+  envkit export geo3k-v0 --format skyrl --split "$split" ${count:+--rows "$count"} "${task[@]/#/--env-kwargs=}" \
     --out "$OUT/$split.parquet" --overwrite
 done
 

@@ -17,7 +17,7 @@ task=("max_turns=$MAX_TURNS" "corpus=$CORPUS" "protocol=$PROTOCOL")
 if [[ -n "$BACKEND" ]]; then task+=("backend=$BACKEND"); fi
 for split in train test; do
   count="$([[ $split == train ]] && echo "$TASKS" || echo "$EVAL_TASKS")"
-  envkit export search-v0 --format skyrl --split "$split" ${count:+-n "$count"} "${task[@]/#/--env-kwargs=}" \
+  envkit export search-v0 --format skyrl --split "$split" ${count:+--rows "$count"} "${task[@]/#/--env-kwargs=}" \
     --out "$OUT/$split.parquet" --overwrite
 done
 

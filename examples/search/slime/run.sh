@@ -23,7 +23,7 @@ mkdir -p "$OUT" && OUT="$(cd "$OUT" && pwd)"
 python3 -c 'import os, sys; print(os.path.expandvars(sys.stdin.read()))' <"$here/run.yaml" >"$OUT/run.yaml"
 task=("max_turns=$MAX_TURNS" "corpus=$CORPUS" "protocol=$PROTOCOL")
 if [[ -n "$BACKEND" ]]; then task+=("backend=$BACKEND"); fi
-envkit export search-v0 --format slime --split test -n "$EVAL_TASKS" "${task[@]/#/--env-kwargs=}" \
+envkit export search-v0 --format slime --split test --rows "$EVAL_TASKS" "${task[@]/#/--env-kwargs=}" \
   --out "$OUT/test.jsonl" --overwrite
 
 load="$MODEL"

@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from fakes.chat_server import MODEL, ChatServer, by_turn, call, last_text, pictures_of
 from fakes.command import Outcome, run_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.judge_server import KEY, Trouble
+from fakes.search_server import running
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, EngineFault
 from envkit.messages import Message, Trusted, message
 from envkit.rollout import EpisodeSpec, GenerateRequest, Generation, Limits, Player, RolloutConfig
 from envkit.rollout.engine import FinishReason
 from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, Trajectory, load, step_rows, verify_file, whole_row
 from envkit_chat import ChatEngine, wire_messages
+from envkit_chat.client import ChatClient
 from envkit_chat.reply import read_reply
 
 ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
@@ -81,7 +84,7 @@ def test_run_of_an_endpoint_can_be_verified_viewed_and_reported() -> None:
     assert "all sound" in run_envkit("verify", run).out
     assert "add" in run_envkit("view", run, "-e", 1).out
     assert run_envkit("report", run).code == 0
-    assert run_envkit("report", run, "--diff", run, "--out", "diff.html").code == 0
+    assert run_envkit("report", run, run, "--out", "diff.html").code == 0
     assert run_envkit("eval", "out", "out", "--paired").code == 0
 
 
@@ -318,3 +321,23 @@ def test_arguments_that_are_not_json_reach_the_environment_as_they_are() -> None
 def echo_word(body: dict[str, Any]) -> str:
     words = re.findall(r"word(?: is)?:? (\S+?)\.?$", last_text(body))
     return words[-1]
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+async def test_completion_has_at_most_so_many_values(more: int) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        text = {"choices": [{"message": {"content": "," * ((1 << 17) + more - 7)}}]}
+        return web.json_response(text)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with running(app) as address:
+        client = ChatClient(base_url=address, api_key=None, advice={})
+        try:
+            if more <= 0:
+                assert read_reply(await client.complete({}, [])).text.startswith(",")
+                return
+            with pytest.raises(EngineFault, match="more than 131072 JSON values"):
+                await client.complete({}, [])
+        finally:
+            await client.aclose()

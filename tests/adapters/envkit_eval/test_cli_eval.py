@@ -70,7 +70,7 @@ def lines(out: str = "out") -> list[dict[str, Any]]:
 
 
 def test_evaluation_leaves_a_run_for_each_environment_and_their_figures(model: Path) -> None:
-    shown = evaluate(model, "toy-echo-v0", "toy-adder-v0", "-n", 5, "-k", 2)
+    shown = evaluate(model, "toy-echo-v0", "toy-adder-v0", "-n", 10, "--group", 2)
     assert shown.code == 0, shown.err
     assert "100.0% [47.8, 100.0]" in shown.out  # the exact bound of five tasks
     for name in ("toy-echo-v0", "toy-adder-v0"):
@@ -113,7 +113,7 @@ def test_faults_are_reported_left_out_and_bounded(model: Path) -> None:
 
 
 def test_without_a_threshold_the_mean_reward_is_the_result(model: Path) -> None:
-    shown = evaluate(model, "toy-open-v0", "-n", 6, "-k", 2)
+    shown = evaluate(model, "toy-open-v0", "-n", 12, "--group", 2)
     assert shown.code == 0, shown.err
     said = " ".join(shown.out.split())
     assert "100.0%" not in said
@@ -152,6 +152,15 @@ def test_evaluation_of_nothing_but_faults_says_so(model: Path) -> None:
     assert shown.code in (1, 3)
     assert "the backend is gone" in shown.err
     assert lines()[0]["success"] is None
+
+
+def test_evaluation_whose_run_stopped_itself_is_not_complete(model: Path) -> None:
+    every = "words=alpha beta gamma delta épsilon 七"
+    shown = evaluate(model, "toy-flaky-v0", "-n", 48, "--env-kwargs", every)
+    assert shown.code == 1
+    assert "in the same way" in shown.err
+    assert "complete the evaluation with: envkit eval --resume out" in shown.err
+    assert json.loads(Path("out/eval.json").read_bytes())["is_complete"] is False
 
 
 def test_prices_give_the_cost_of_the_tokens_that_were_counted(model: Path) -> None:
@@ -247,7 +256,11 @@ def test_comparison_of_other_arguments_or_seeds_is_refused(model: Path) -> None:
         (("toy-ehco-v0", "--policy", "oracle"), 2, "Did you mean 'toy-echo-v0'?"),
         (("toy-echo-v0", "toy-echo-v0", "--policy", "oracle"), 2, "is named twice"),
         (("toy-echo-v0", "toy-adder-v0", "--policy", "oracel"), 2, "Did you mean 'oracle'?"),
-        (("toy-echo-v0", "--pass-at", "3", "-k", "2"), 2, "got k=3 with 2: raise --samples to 3"),
+        (
+            ("toy-echo-v0", "--pass-at", "3", "--group", "2"),
+            2,
+            "got k=3 with 2: raise --group to 3",
+        ),
         (("toy-echo-v0", "--on-fault", "drop_group"), 2, "would hide faulted episodes"),
         (("toy-echo-v0", "--prices", "none.toml"), 2, "cannot read the prices none.toml"),
         (("toy-echo-v0", "--chat", "http://127.0.0.1:1/v1"), 2, "--chat needs --model"),
@@ -262,7 +275,7 @@ def test_comparison_of_other_arguments_or_seeds_is_refused(model: Path) -> None:
         (("a", "b", "--paired", "--seed", "0"), 2, "--paired plays nothing: drop --seed"),
         (("nowhere", "neither", "--paired"), 1, "there is no trajectory file 'nowhere'"),
         (("--resume", "nowhere"), 1, "is not the folder of an evaluation"),
-        (("toy-echo-v0", "--resume", "nowhere", "-k", "2"), 2, "drop ID, -k"),
+        (("toy-echo-v0", "--resume", "nowhere", "--group", "2"), 2, "drop ID, --group"),
         ((".",), 2, "is a folder, not an environment"),
     ],
 )
@@ -285,7 +298,15 @@ def test_folder_with_an_evaluation_is_not_overwritten_by_itself(model: Path) -> 
 def test_the_same_command_starts_completes_and_recounts_an_evaluation(model: Path) -> None:
     def again(*options: object) -> Outcome:
         return evaluate(
-            model, "toy-echo-v0", "toy-adder-v0", "-n", 6, "-k", 2, "--resume-or-start", *options
+            model,
+            "toy-echo-v0",
+            "toy-adder-v0",
+            "-n",
+            12,
+            "--group",
+            2,
+            "--resume-or-start",
+            *options,
         )
 
     assert again().code == 0

@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from fakes.matrix import share
 from fakes.trajectories import Reply, build, quick
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.metrics import aggregate
+from envkit.metrics import aggregate, intervals
 from envkit.metrics.intervals import (
+    RESAMPLED,
+    RESAMPLES,
     Method,
     exact_p_value,
     mean_interval,
@@ -77,6 +81,57 @@ def test_interval_of_a_mean_narrows_with_the_square_root_of_the_problems() -> No
     assert many.high - many.low == pytest.approx(2 * 1.96 * deviation, rel=0.05)
     assert mean_interval(values) == many
     assert mean_interval(values[::-1]) == many  # episodes finish in any order
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("draw", ["uniform", "exponential", "mirrored", "rare"])
+def test_interval_of_many_problems_agrees_with_resampling(
+    draw: str, confidence: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    count = RESAMPLED + 1
+    values = {
+        "uniform": rng.uniform(0, 1, count),
+        "exponential": rng.exponential(1, count),
+        "mirrored": 5 - rng.exponential(1, count),
+        "rare": 2.0 * rng.binomial(1, 0.02, count),
+    }[draw]
+    computed = mean_interval(values.tolist(), confidence=confidence)
+    monkeypatch.setattr(intervals, "RESAMPLED", count)
+    resampled = mean_interval(values.tolist(), confidence=confidence, resamples=RESAMPLES)
+    assert computed is not None
+    assert resampled is not None
+    assert computed.method is Method.CORNISH_FISHER
+    assert resampled.method is Method.BOOTSTRAP
+    # The error of a percentile that a finite number of resamples estimates.
+    tail = (1 - confidence) / 2
+    density = NormalDist().pdf(NormalDist().inv_cdf(tail))
+    monte_carlo = math.sqrt(tail * (1 - tail) / RESAMPLES) / density
+    error = float(values.std()) / math.sqrt(count)
+    assert abs(computed.low - resampled.low) < 4 * monte_carlo * error
+    assert abs(computed.high - resampled.high) < 4 * monte_carlo * error
+
+
+@pytest.mark.parametrize(
+    ("count", "method"),
+    [(RESAMPLED, Method.BOOTSTRAP), (RESAMPLED + 1, Method.CORNISH_FISHER)],
+)
+def test_interval_of_more_problems_than_the_limit_is_computed(count: int, method: Method) -> None:
+    values = np.random.default_rng(1).uniform(0, 1, count).tolist()
+    found = mean_interval(values, resamples=8)
+    assert found is not None
+    assert found.method is method
+    assert mean_interval(values[::-1], resamples=8) == found
+
+
+@pytest.mark.parametrize("odd", [(1.0,), (1.0, -1.0), (1e90,), (1e120,), (1e200,), (math.inf,)])
+def test_interval_of_many_problems_with_odd_values_is_resampled(odd: tuple[float, ...]) -> None:
+    """The mean of a resample then has the distribution of a few draws of those values."""
+    values = [0.0] * RESAMPLED + [*odd]
+    with np.errstate(all="ignore"):
+        found = mean_interval(values, resamples=8)
+    assert found is not None
+    assert found.method is Method.BOOTSTRAP
 
 
 def test_interval_of_equal_values_is_the_exact_bound_of_a_share() -> None:
@@ -301,7 +356,7 @@ def test_values_of_k(asked: tuple[int, ...], samples: int, found: tuple[int, ...
 
 @pytest.mark.parametrize("k", [0, -1, 9])
 def test_k_beyond_the_samples_is_refused(k: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"got k={k} with 8: raise --samples"):
+    with pytest.raises(ConfigurationError, match=rf"got k={k} with 8: raise --group"):
         check_pass_at((1, k), 8)
 
 
@@ -419,6 +474,21 @@ def test_runs_of_different_tasks_are_refused_by_the_first_difference(
     after: dict[int, list[float | None]] = {n: [1.0] for n in range(seeds)}
     with pytest.raises(ConfigurationError, match=words):
         compare(*sides(tmp_path, before, after, **options), by=())
+
+
+def test_tasks_without_a_seed_are_counted_apart(tmp_path: Path) -> None:
+    known = sides(tmp_path, {0: [0.0], 1: [1.0]}, {0: [1.0], 1: [0.0]})
+    seedless = [
+        replace(
+            side,
+            episodes=[
+                replace(one, facts=structs.replace(one.facts, seed=None)) for one in side.episodes
+            ],
+        )
+        for side in known
+    ]
+    whole = compare(*seedless, by=()).differences[0]
+    assert (whole.better, whole.worse, whole.tied, whole.is_mcnemar) == (1, 1, 0, True)
 
 
 def test_several_samples_make_the_test_one_on_tasks(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_files_without_tasks_are_refused(tmp_path: Path, content: bytes | None, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"env_id": "canary-v0", "count": None}, "endless tasks: set the number with -n"),
+        ({"env_id": "canary-v0", "count": None}, "endless tasks: set the number with --rows"),
         (
             {"env_id": "toy-echo-v0", "count": 7},
             "has 6 tasks, got a request for 7 starting at task 0",

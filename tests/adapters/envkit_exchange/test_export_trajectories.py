@@ -312,7 +312,7 @@ def test_the_model_is_named_without_the_folder_it_lies_in(tmp_path: Path) -> Non
     [
         (("--out", "log.json"), "--out must end in .eval"),
         (("--out", "log.eval", "--steps"), "an Inspect log has no rows: drop --steps"),
-        (("--out", "log.eval", "--images"), "does not use --images"),
+        (("--out", "log.eval", "--with-images"), "does not use --with-images"),
         (("--out", "log.eval", "--min-reward", 99), "is left to export"),
     ],
 )

@@ -172,7 +172,7 @@ def test_tasks_without_data_are_distinguished_by_their_seeds() -> None:
 @pytest.mark.slow
 def test_a_policy_filters_the_tasks_that_it_plays() -> None:
     """The whole way: tasks out, played, filtered, played again; counts start again here."""
-    run_envkit("export", "geo3k-v0", "--format", "jsonl", "-n", 8, "--out", "tasks.jsonl")
+    run_envkit("export", "geo3k-v0", "--format", "jsonl", "--rows", 8, "--out", "tasks.jsonl")
     asked = rows("tasks.jsonl")
     played = run_envkit(
         "rollout", "geo3k-v0", "--policy", "noisy-oracle", "--tasks", "tasks.jsonl", "--group", 3,
@@ -209,7 +209,7 @@ def test_a_resumed_run_plays_the_tasks_of_its_file() -> None:
     words = [{"word": f"word{number}"} for number in range(4)]
     Path("mine.jsonl").write_text("".join(json.dumps(word) + "\n" for word in words))
     start = ("rollout", "canary-v0", "--policy", "oracle", "--quiet")
-    run_envkit("export", "canary-v0", "--format", "jsonl", "-n", 4, "--out", "tasks.jsonl")
+    run_envkit("export", "canary-v0", "--format", "jsonl", "--rows", 4, "--out", "tasks.jsonl")
     run_envkit(*start, "--tasks", "tasks.jsonl", "--out", "run")
     whole = {one.metadata["group"]: one.task for one in load("run")}
     assert len(whole) == 4
@@ -248,8 +248,8 @@ def test_task_list_reads_a_pipe_as_it_reads_a_file() -> None:
     reader = Thread(target=lambda: found.append(read_requests("pipe", "canary-v0")))
     reader.daemon = True  # it would wait for a second writer
     reader.start()
-    reader.join(timeout=20)
-    writer.join(timeout=20)
+    reader.join(timeout=120)
+    writer.join(timeout=120)
 
     (piped,) = found
     stored = read_requests("tasks.jsonl", "canary-v0")

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,8 @@ from fakes.agent_clients import ChatClient
 from fakes.agent_runs import command, played
 from fakes.codecs import vision_codec
 from fakes.processes import wait_until_gone
+from fakes.virtual_time import outlast, skip_from_thread
+from fakes.waiting import until
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, EpisodeStateError
@@ -141,9 +143,16 @@ async def test_reward_that_is_no_finite_number_is_a_fault(name: str) -> None:
     assert found.reward is None
 
 
-async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
-    agent = {"function": "fakes.own_agents:hanging", "timeout_s": 1.0}
-    found = await played(agent)
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The agents that hang."""
+    monkeypatch.setattr(own_agents, "hung", [])
+    return own_agents.hung
+
+
+async def test_agent_that_hangs_is_stopped_and_truncated(hung: list[str]) -> None:
+    agent = {"function": "fakes.own_agents:hanging", "timeout_s": 60}
+    found = await outlast(played(agent), 60, begun=lambda: hung)
 
     assert found.stop_reason is StopReason.STEP_TIMEOUT
     assert found.turns[-1].info["agent_error"]
@@ -151,12 +160,12 @@ async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
 
 @pytest.mark.slow
 async def test_agent_that_refuses_to_be_cancelled_is_left_behind(
-    monkeypatch: pytest.MonkeyPatch,
+    hung: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envkit_gateway.playing._STOP_S", 0.5)
-    agent = {"function": "fakes.own_agents:stubborn", "timeout_s": 1.0}
-    playing = asyncio.ensure_future(played(agent))
-    done, _ = await asyncio.wait([playing], timeout=30)
+    agent = {"function": "fakes.own_agents:stubborn", "timeout_s": 60}
+    playing = asyncio.ensure_future(outlast(played(agent), 60, begun=lambda: hung))
+    done, _ = await asyncio.wait([playing], timeout=600)
     own_agents.released.set()
 
     assert done
@@ -164,13 +173,15 @@ async def test_agent_that_refuses_to_be_cancelled_is_left_behind(
 
 
 class Stuck(Env):
-    """Never answers a reply."""
+    """Answers a reply after the deadline."""
+
+    loop: ClassVar[asyncio.AbstractEventLoop]
 
     def on_reset(self, task: Task) -> Turn:
         return Turn("start")
 
     def on_turn(self, response_text: str) -> Turn:
-        time.sleep(20)
+        skip_from_thread(self.loop, 60)
         return Turn("late", done=True)
 
 
@@ -178,8 +189,9 @@ class Stuck(Env):
 async def test_deadline_within_a_step_is_a_fault() -> None:
     codec = vision_codec()
     config = RolloutConfig.from_mapping(
-        {"agent": {"function": "fakes.own_agents:stuck", "timeout_s": 1.0}}
+        {"agent": {"function": "fakes.own_agents:stuck", "timeout_s": 60}}
     )
+    Stuck.loop = asyncio.get_running_loop()
     player = Player(ScriptedEngine(codec, lambda context: "go"), codec, config)
     (found,) = await player.play(Stuck, EpisodeSpec(seed=3))
     await player.aclose()
@@ -192,7 +204,7 @@ class Steps(Env):
     """Counts its steps; the first one of its class may fail or hang."""
 
     failures: ClassVar[list[Exception]] = []
-    hang_s: ClassVar[float] = 0.0
+    hang: ClassVar[Callable[..., object]] = bool
     taken: ClassVar[list[str]] = []
 
     def on_reset(self, task: Task) -> Turn:
@@ -202,7 +214,7 @@ class Steps(Env):
         self.taken.append(response_text)
         if self.failures:
             raise self.failures.pop()
-        time.sleep(self.hang_s)
+        type(self).hang()
         return Turn("end", reward=1.0, done=True)
 
 
@@ -238,22 +250,24 @@ async def test_episode_whose_state_is_lost_starts_over_whatever_the_agent_does(
 async def test_late_step_that_the_reply_caused_truncates_the_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Steps, "hang_s", 3.0)
-    found = await stepped(Patient, "careless", retries={"step_timeout_s": 0.3})
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Steps, "hang", partial(skip_from_thread, loop, 60))
+    found = await stepped(Patient, "careless", retries={"step_timeout_s": 60})
 
     assert (found.stop_reason, found.reward) == (StopReason.STEP_TIMEOUT, 0.0)
 
 
 @pytest.mark.slow
 async def test_abort_within_a_step_is_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Steps, "hang_s", 3.0)
     monkeypatch.setattr(Steps, "taken", [])
-    interrupt = Interrupt(grace_s=0.1)
-    playing = asyncio.create_task(stepped(Steps, "careless", interrupt=interrupt))
-    while not Steps.taken:
-        await asyncio.sleep(0.02)
-    interrupt.fire()
-    found = await playing
+    interrupt, loop = Interrupt(), asyncio.get_running_loop()
+
+    def hang() -> None:
+        loop.call_soon_threadsafe(interrupt.fire)
+        skip_from_thread(loop, interrupt.grace_s)
+
+    monkeypatch.setattr(Steps, "hang", hang)
+    found = await stepped(Steps, "careless", interrupt=interrupt)
 
     assert found.stop_reason is StopReason.ABORTED
 
@@ -270,12 +284,12 @@ async def test_step_after_the_end_of_an_episode_reaches_no_environment(
     assert Steps.taken == []
 
 
-async def test_interrupt_ends_an_agent_at_once() -> None:
+async def test_interrupt_ends_an_agent_at_once(hung: list[str]) -> None:
     interrupt = Interrupt()
     playing = asyncio.create_task(played("fakes.own_agents:hanging", interrupt=interrupt))
-    await asyncio.sleep(1.0)
+    await until(lambda: hung)
     interrupt.fire()
-    found = await asyncio.wait_for(playing, 30)
+    found = await asyncio.wait_for(playing, 120)
 
     assert found.stop_reason is StopReason.ABORTED
     assert found.reward is None
@@ -350,7 +364,10 @@ open({pid!r}, "w").write(child.stdout.readline())
 async def test_processes_of_a_command_never_outlive_it(tmp_path: Path, then: str) -> None:
     pid = tmp_path / "pid"
     agent = command(tmp_path, ESCAPE.format(pid=str(pid), then=then))
-    found = await played({**agent, "timeout_s": 8})
+    seconds = agent["timeout_s"] if then == "time.sleep(600)" else 0
+    found = await outlast(
+        played(agent), seconds, begun=lambda: pid.exists() and pid.read_text().endswith("\n")
+    )
 
     assert found.turns
     assert wait_until_gone([int(pid.read_text())]) == []
@@ -376,10 +393,8 @@ async def test_command_that_fills_the_disk_is_stopped_and_truncated(
     tmp_path: Path, place: str
 ) -> None:
     agent = {**command(tmp_path, HOARD.format(place=place, pause=0.2)), "max_disk_mb": 1}
-    started = time.monotonic()
     found = await played(agent)
 
-    assert time.monotonic() - started < 25
     assert found.stop_reason is StopReason.ENV_TRUNCATED
     assert "max_disk_mb" in found.turns[-1].info["agent_error"]
     assert found.turns[-1].info["agent_output"]["exit_status"] == 128 + signal.SIGXFSZ

@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from fakes.agent_runs import ASK, command, played
+from fakes.agent_runs import ASK, TIMEOUT_S, command, played
 from fakes.matrix import share
 from fakes.processes import wait_until_gone
+from fakes.virtual_time import outlast, skip
 from fakes.waiting import until
 
 import envkit_gateway
@@ -26,7 +27,7 @@ from envkit_gateway.harnesses import HARNESSES
 
 async def ended(tmp_path: Path, code: str, **options: Any) -> Trajectory:
     """Play an episode of a command; it must not take long."""
-    return await asyncio.wait_for(played({**command(tmp_path, code), **options}), 60)
+    return await asyncio.wait_for(played({**command(tmp_path, code), **options}), 120)
 
 
 LINGER = """
@@ -45,7 +46,10 @@ async def test_command_that_attacks_its_supervisor_leaves_nothing(
     tmp_path: Path, signal: str
 ) -> None:
     pid = tmp_path / "pid"
-    found = await ended(tmp_path, LINGER.format(pid=str(pid), signal=signal), timeout_s=5)
+    code = LINGER.format(pid=str(pid), signal=signal)
+    found = await outlast(
+        played(command(tmp_path, code)), TIMEOUT_S, begun=lambda: pid.exists() and pid.read_text()
+    )
 
     assert found.turns
     assert found.stop_reason in (StopReason.ENV_TRUNCATED, StopReason.STEP_TIMEOUT)
@@ -103,7 +107,7 @@ def test_supervisor_needs_neither_prctl_nor_proc(tmp_path: Path, rest: str, left
         pids = [int(pid) for pid in process.stdout.readline().split()]
         if left == 0:
             process.terminate()
-        code = process.wait(60)
+        code = process.wait(120)
     found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     alive = [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
     for one in alive:
@@ -289,8 +293,10 @@ async def test_agent_that_failed_is_graded_and_truncated(tmp_path: Path) -> None
 
 @pytest.mark.slow
 async def test_agent_that_was_stopped_is_graded(tmp_path: Path) -> None:
-    hanging = LEAVE + "import time; time.sleep(600)"
-    found = await played(graded(tmp_path, "sys.exit(0)", agent=hanging, timeout_s=5))
+    started = tmp_path / "started"
+    hanging = f"{LEAVE}open({str(started)!r}, 'w').close(); import time; time.sleep(600)"
+    playing = played(graded(tmp_path, "sys.exit(0)", agent=hanging))
+    found = await outlast(playing, TIMEOUT_S, begun=started.exists)
 
     assert (found.reward, found.stop_reason) == (1.0, StopReason.STEP_TIMEOUT)
 
@@ -318,9 +324,12 @@ async def test_grade_without_a_verdict_is_a_fault(tmp_path: Path, code: str) -> 
     ],
 )
 async def test_grade_that_only_the_agents_work_breaks_is_zero(tmp_path: Path, failure: str) -> None:
-    code = "own = os.environ['ENVKIT_GRADE_DIR'] + '/reward.txt'\n"
+    started = tmp_path / "started"
+    code = f"open({str(started)!r}, 'w').close()\n"
+    code += "own = os.environ['ENVKIT_GRADE_DIR'] + '/reward.txt'\n"
     code += f"if os.path.exists('found.txt'): {failure}\n"
-    found = await played(graded(tmp_path, code, timeout_s=5))
+    seconds = TIMEOUT_S if "sleep" in failure else 0
+    found = await outlast(played(graded(tmp_path, code)), seconds, begun=started.exists)
 
     assert (found.reward, found.stop_reason) == (0.0, StopReason.TERMINATED)
     assert "agent.grade" in found.turns[-1].info["ungraded"]
@@ -336,7 +345,13 @@ async def test_grade_that_cannot_start_is_a_fault(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_grade_that_hangs_is_a_fault(tmp_path: Path) -> None:
-    found = await played(graded(tmp_path, "time.sleep(600)", timeout_s=4))
+    runs = tmp_path / "runs"
+    code = f"open({str(runs)!r}, 'a').write('x'); time.sleep(600)"
+    playing = asyncio.create_task(played(graded(tmp_path, code)))
+    for grades in (1, 2):  # of the agent's work, and of none
+        await until(lambda grades=grades: runs.exists() and len(runs.read_text()) == grades)
+        skip(TIMEOUT_S)
+    found = await playing
 
     assert found.stop_reason is StopReason.ENV_FAULT
     assert found.fault is not None
@@ -351,7 +366,7 @@ async def test_abort_while_the_grade_runs_is_an_abort(tmp_path: Path) -> None:
     playing = asyncio.create_task(played(graded(tmp_path, code), interrupt=interrupt))
     await until(started.exists)
     interrupt.fire()
-    found = await asyncio.wait_for(playing, 30)
+    found = await asyncio.wait_for(playing, 120)
 
     assert (found.reward, found.stop_reason) == (None, StopReason.ABORTED)
 

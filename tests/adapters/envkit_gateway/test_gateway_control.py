@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 import pytest
-from fakes.agent_runs import command, played
+from fakes.agent_runs import TIMEOUT_S, command, played
+from fakes.virtual_time import outlast
 
 from envkit.env import Env, Policy, Turn
 from envkit.errors import ConfigurationError
@@ -79,7 +80,7 @@ class Counted(Env):
 
     def on_turn(self, response_text: str) -> Turn:
         self.taken.append(response_text)
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 120
         while self.gate is not None and not self.gate.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         if self.failures:
@@ -358,8 +359,9 @@ async def test_failure_of_the_environment_is_a_fault_whatever_the_command_does(
 @pytest.mark.slow
 @pytest.mark.usefixtures("gate")
 async def test_deadline_within_a_step_over_http_is_a_fault(tmp_path: Path, counted: str) -> None:
-    agent = controlling(tmp_path, 'step(0, "go")', timeout_s=3)
-    found = await played(agent, env=counted)
+    Counted.taken.clear()
+    playing = played(controlling(tmp_path, 'step(0, "go")'), env=counted)
+    found = await outlast(playing, TIMEOUT_S, begun=lambda: Counted.taken)
 
     assert (found.stop_reason, found.reward) == (StopReason.ENV_FAULT, None)
 

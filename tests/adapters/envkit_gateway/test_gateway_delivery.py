@@ -191,7 +191,7 @@ async def test_request_in_flight_at_the_end_of_its_episode_is_not_retried(
         while not run.engine.requests:
             await asyncio.sleep(0.01)
         await run.session.close()
-        status, answer = await asyncio.wait_for(asking, 10)
+        status, answer = await asyncio.wait_for(asking, 120)
     assert status == (200 if stream else 403)  # a stream has its status already
     assert "is over" in json.dumps(answer)
     assert run.session.fault is None
@@ -213,7 +213,7 @@ async def test_request_that_is_encoded_at_the_end_of_its_episode_gets_403(
         asking = asyncio.create_task(client.post(client.body()))
         await begun.wait()
         await run.session.close()
-        status, _ = await asyncio.wait_for(asking, 10)
+        status, _ = await asyncio.wait_for(asking, 120)
     assert status == 403
 
 

@@ -29,6 +29,7 @@ QUICK = rollout.RetryBudget(
     max_env_retries_per_turn=1,
     max_episode_restarts=0,
 )
+PATIENT = replace(QUICK, step_timeout_s=60)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,8 +74,7 @@ async def test_isolated_crash_is_recovered_to_the_trajectory_without_isolation(
     )
     factory = isolated(functools.partial(dies_once, env_id, str(mark)))
     engine = rollout.ScriptedEngine(codec, policy_of(factory))
-    patient = replace(QUICK, step_timeout_s=60)
-    crashed = await rollout.play(factory, engine, codec, retries=patient, seed=11)
+    crashed = await rollout.play(factory, engine, codec, retries=PATIENT, seed=11)
     assert crashed.fault is None
     assert direct.reward == 1.0
     assert crashed.turns[1].env_retries == {"crashed": 1}
@@ -125,7 +125,7 @@ async def test_isolated_hang_costs_its_episode_and_leaves_nothing() -> None:
     assert [pid for pid in workers if is_alive(pid)] == []
     for thread in threading.enumerate():
         if thread.name.startswith("envkit-pool"):
-            thread.join(5)
+            thread.join(120)
     assert threading.active_count() <= before
 
 
@@ -145,7 +145,7 @@ async def test_isolated_exits_cost_only_the_episodes_they_happen_in() -> None:
             codec,
             episodes=8,
             concurrency=2,
-            config=rollout.RolloutConfig(retries=QUICK, seed=1, isolation="process"),
+            config=rollout.RolloutConfig(retries=PATIENT, seed=1, isolation="process"),
         )
     ]
     assert len(found) == 8

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fakes.needs import CHROMIUM
+from fakes.ui_pages import axe_faults
 
 if TYPE_CHECKING:
     from fakes.jupyter_lab import Lab
@@ -144,6 +145,27 @@ def test_recorded_episode_is_stepped_through_with_its_tokens(lab: "Lab") -> None
     assert "<|image_pad|> \N{MULTIPLICATION SIGN}21" in page.inner_text(".ek-tokens >> nth=0")
 
 
+@pytest.mark.parametrize("width", [1280, 900])
+def test_output_is_as_wide_as_its_place(width: int, lab: "Lab") -> None:
+    summary = """
+        from envkit.metrics import summary_table
+        trajectory = await recorded('geo3k-v0')
+        summary_table([trajectory] * 40)
+    """
+    cell = "show([trajectory] * 2, codec=codec)"
+    page = lab.run(f"wide{width}", cells(RECORD, summary, cell), width=width)
+    page.wait_for_selector(".jp-RenderedHTML th")
+    page.click(".ek-run summary")
+    page.wait_for_selector(".ek-run table")
+    wide = page.evaluate(
+        """[...document.querySelectorAll(".jp-OutputArea-output, .jp-OutputArea-output *")]
+            .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth)
+            .map((one) => `${one.tagName} ${one.className} ${one.scrollWidth}`)"""
+    )
+    assert wide == []
+    assert axe_faults(page, ".ek-root") == []
+
+
 def test_engine_plays_a_branch_of_the_record(lab: "Lab") -> None:
     code = """
         trajectory = await recorded('canary-v0')
@@ -183,7 +205,7 @@ def test_cells_run_while_an_environment_takes_its_time(lab: "Lab") -> None:
             def on_reset(self, task):
                 return envkit.Turn("wait")
             def on_turn(self, text):
-                gate.wait(60)
+                gate.wait(120)
                 return envkit.Turn("", reward=1.0, done=True)
         widget = play(SlowEnv())
         widget

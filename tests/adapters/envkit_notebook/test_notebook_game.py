@@ -75,7 +75,7 @@ class BlockingEnv(CountEnv):
 
     def on_turn(self, response_text: str) -> Turn:
         self.has_begun.set()
-        self.was_freed = self.may_end.wait(20)
+        self.was_freed = self.may_end.wait(120)
         return super().on_turn(response_text)
 
 

@@ -7,6 +7,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+from fakes.virtual_time import skip
+from fakes.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,7 +97,7 @@ class Client:
 
     async def next(self) -> Message:
         """Return what comes next."""
-        return await asyncio.wait_for(self.got.get(), 10)
+        return await asyncio.wait_for(self.got.get(), 120)
 
 
 def guarded(app: EchoApp, **limits: Any) -> Guard:
@@ -202,33 +204,36 @@ async def test_full_server_says_so_as_openenv_does() -> None:
 
 async def test_idle_session_ends() -> None:
     app = EchoApp()
-    client, _ = await opened(guarded(app, session_timeout_s=0.05))
+    client, _ = await opened(guarded(app, session_timeout_s=60))
+    skip(60)
     closed = await client.next()
-    assert (closed["code"], closed["reason"]) == (1001, "idle for 0.05 s")
+    assert (closed["code"], closed["reason"]) == (1001, "idle for 60 s")
     await client.task
     assert app.ended == 1
 
 
 async def test_session_that_hangs_is_closed_and_keeps_its_place_until_it_ends() -> None:
     app = EchoApp()
-    guard = guarded(app, step_timeout_s=0.05, max_sessions=1)
+    guard = guarded(app, step_timeout_s=60, max_sessions=1)
     client, _ = await opened(guard)
     client.say("hang")
+    await until(lambda: "hang" in app.heard)
+    skip(60)
     assert (await client.next())["code"] == 1011
     await client.task
     _, refused = await opened(guard)
     assert json.loads(refused["text"])["data"]["code"] == "CAPACITY_REACHED"
     app.hung.set()
-    await asyncio.sleep(0.01)
-    assert app.ended == 1
+    await until(lambda: app.ended == 1)
     assert client.got.empty()  # nothing is sent after the end
     _, answer = await opened(guard)
     assert answer["text"] == "hello"
 
 
 async def test_client_that_thinks_for_long_is_not_late() -> None:
-    client, _ = await opened(guarded(EchoApp(), step_timeout_s=0.1))
-    await asyncio.sleep(0.25)
+    client, _ = await opened(guarded(EchoApp(), step_timeout_s=60))
+    skip(90)
+    await asyncio.sleep(0.01)
     client.say("still here")
     assert (await client.next())["text"] == "still here"
 

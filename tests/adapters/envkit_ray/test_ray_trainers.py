@@ -89,12 +89,12 @@ async def test_slime_plays_on_workers_what_it_plays_by_itself(ray: FakeRay) -> N
 
 @pytest.mark.slow
 async def test_slime_s_abort_reaches_the_workers(ray: FakeRay) -> None:
-    async with FakeSGLang(lambda _: WRONG, first_token_s=60.0) as server:
+    async with FakeSGLang(lambda _: WRONG, first_token_s=600.0) as server:
         shared = runtime(server)
         player = await shared.player(RolloutConfig(workers=1))
         interrupt = Interrupt()
         episode = asyncio.create_task(player.play(ECHO, interrupt=interrupt))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not server.payloads():
                 await asyncio.sleep(0.01)
             interrupt.fire()
@@ -139,11 +139,14 @@ async def test_skyrl_s_workers_follow_the_trainer_s_weight_version(ray: FakeRay)
     try:
         (first,) = await player.play(ECHO)
         client.weight_version = 4
-        await asyncio.sleep(0.2)
-        (second,) = await player.play(ECHO)
+        versions = [first.turns[0].weight_version]
+        async with asyncio.timeout(120):
+            while versions[-1] == "3":
+                (one,) = await player.play(ECHO)
+                versions.append(one.turns[0].weight_version)
     finally:
         await player.aclose()
-    assert [one.turns[0].weight_version for one in (first, second)] == ["3", "4"]
+    assert (versions[0], versions[-1]) == ("3", "4")
 
 
 def test_verl_refuses_its_own_workers() -> None:

@@ -21,7 +21,7 @@ from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFaul
 from envkit.rollout.engine import GenerateRequest, Generation, StreamingEngine
 from envkit_remote import RemoteEngine, RoutedEngine, probe
 from envkit_remote.call import StreamedAnswer
-from envkit_remote.transport import Answer
+from envkit_remote.transport import Answer, AnswerLimit
 from envkit_sglang import SGLangEngine
 from envkit_sglang.dialect import STREAM_EVENTS, SGLangDialect
 from envkit_vllm import VLLMEngine
@@ -334,3 +334,51 @@ async def test_known_facts_stay_if_the_server_stops_reporting_them(
             now[0] += 301.0
             with pytest.raises(EngineFault, match="context of 8"):
                 await engine.generate(ask(range(4, 14)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"output_ids": ["a"], "meta_info": {}}',
+        b'{"output_ids": [-1], "meta_info": {}}',
+        b'{"output_ids": [4294967296], "meta_info": {}}',
+        b'{"output_ids": [[1]], "meta_info": {}}',
+    ],
+)
+def test_ids_that_no_tokenizer_has_are_not_reported(event: bytes) -> None:
+    reports: list[Sequence[int]] = []
+    answer = StreamedAnswer(SGLangDialect(), "a", reports.append)
+    with pytest.raises(EngineFault, match="must have JSON objects with tokens"):
+        answer.add(answer.read(event))
+    assert not reports
+
+
+def test_error_of_a_stream_may_have_any_text() -> None:
+    answer = StreamedAnswer(SGLangDialect(), "a", lambda _: None)
+    answer.add(answer.read(b'{"error": {"message": "\\ud800", "code": 503}, "more": 1%030d}' % 0))
+    assert answer.answer().status == 503
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event"),
+    [
+        (SGLangDialect(), {"output_ids": [7] * 50, "meta_info": {"completion_tokens": 1}}),
+        (VLLMDialect(), {"choices": [{"token_ids": [7] * 50}]}),
+        (VLLMDialect(), {"choices": [{"logprobs": {"content": [{}] * 50}}]}),
+        (VLLMDialect(), {"choices": [{"sampling_mask": [1] * 50}]}),
+    ],
+)
+def test_stream_that_never_ends_is_a_fault_before_it_fills_the_memory(
+    dialect: Any, event: dict[str, Any]
+) -> None:
+    limit = AnswerLimit(max_bytes=1 << 20, max_values=1000)
+    answer = StreamedAnswer(dialect, "a", lambda _: None, limit)
+    first = {**event, "output_ids": [1]} if "output_ids" in event else event
+    answer.add(answer.read(json.dumps(first).encode()))
+
+    def endless() -> None:
+        for _ in range(30):
+            answer.add(answer.read(json.dumps(event).encode()))
+
+    with pytest.raises(EngineFault, match="more than the 1000 that the tokens"):
+        endless()

@@ -19,6 +19,7 @@ from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_hostile import good, hostile_server, http
 from fakes.sglang_model import Family
 from fakes.sglang_server import FakeSGLang
+from fakes.virtual_time import outlast, skip
 from fakes.waiting import until
 from PIL import Image as PilImage
 
@@ -226,11 +227,11 @@ async def test_out_of_vocabulary_id_that_slips_through_is_a_crash_and_not_a_hang
 
 
 async def test_paused_server_times_out() -> None:
-    async with SGLANG.serving(options={"timeout_s": 0.3}) as (server, engine):
+    async with SGLANG.serving(options={"timeout_s": 60}) as (server, engine):
         async with aiohttp.ClientSession() as session:
             await session.post(f"{server.url}/pause_generation", json={"mode": "abort"})
             with pytest.raises(EngineFault, match="paused") as caught:
-                await engine.generate(ask())
+                await outlast(engine.generate(ask()), 60, begun=server.payloads)
             await session.post(f"{server.url}/continue_generation", json={})
         assert (await engine.generate(ask())).token_ids
     assert caught.value.kind is FaultKind.TIMEOUT
@@ -247,10 +248,12 @@ async def test_paused_server_times_out() -> None:
 async def test_expanded_placeholders_are_a_typed_fault(
     family: Family, fault: FaultKind | type[LedgerFault]
 ) -> None:
-    server = SGLANG.serving(family=family, image_token_id=PAD, options={"timeout_s": 0.5})
-    async with server as (_, engine):
+    serving = SGLANG.serving(family=family, image_token_id=PAD, options={"timeout_s": 60})
+    async with serving as (server, engine):
+        hung = engine.generate(ask((4, *[PAD] * RED_TOKENS), [RED]))
+        seconds = 60 if fault is FaultKind.TIMEOUT else 0
         with pytest.raises(Fault) as caught:
-            await engine.generate(ask((4, *[PAD] * RED_TOKENS), [RED]))
+            await outlast(hung, seconds, begun=server.payloads)
         if isinstance(fault, FaultKind):
             assert (type(caught.value), caught.value.kind) == (EngineFault, fault)
             assert (await engine.generate(ask())).prompt_tokens == 3
@@ -259,13 +262,15 @@ async def test_expanded_placeholders_are_a_typed_fault(
 
 
 async def test_abort_of_a_queued_request_has_no_tokens_and_no_prompt_count() -> None:
-    async with SGLANG.serving(max_running=1, first_token_s=0.3) as (server, engine):
+    async with SGLANG.serving(max_running=1, first_token_s=30) as (server, engine):
         first = asyncio.create_task(engine.generate(ask(name="c" * 32)))
         await until(lambda: server.worker.running == 1)
         second = asyncio.create_task(engine.generate(ask(name="d" * 32)))
         await until(lambda: server.worker.waiting == 1)
         await engine.abort("d" * 32)
         queued = await second
+        server.settings.first_token_s = 0.0
+        skip(30)
         assert (await first).finish_reason is FinishReason.STOP
         assert (await engine.generate(ask())).token_ids
     assert queued.finish_reason is FinishReason.ABORT

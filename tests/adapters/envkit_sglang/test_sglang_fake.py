@@ -189,7 +189,7 @@ async def test_aborted_queue_has_requests_without_prompt_tokens(
     await until_idle("sglang", sglang_url, waiting=1)
     for number in reversed(range(20)):  # the queue first, or it would take the places of the others
         await engine.abort(f"{number:032x}")
-    generations = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    generations = await asyncio.wait_for(asyncio.gather(*tasks), 120)
     assert {generation.finish_reason for generation in generations} == {FinishReason.ABORT}
     queued = [generation for generation in generations if generation.prompt_tokens is None]
     assert queued

@@ -8,6 +8,7 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.sglang_hostile import Reply, good, hostile_server, http
+from fakes.virtual_time import skip
 
 from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, RetryBudget, play
@@ -19,8 +20,15 @@ HASTY = RetryBudget(
     engine_unavailable_s=0.1,
     backoff=Backoff(initial_s=0.01, maximum_s=0.02),
 )
+TIMEOUT_S = 60.0
+"""An answer that comes takes less on any machine."""
 FAULTS = (StopReason.ENGINE_FAULT, StopReason.LEDGER_FAULT)
 Change = Callable[[dict[str, Any]], Any]
+
+
+def keep_silent(request: dict[str, Any]) -> None:
+    """Answer nothing in time."""
+    skip(TIMEOUT_S)
 
 
 def meta(**fields: Any) -> Change:
@@ -169,7 +177,7 @@ HOSTILE: dict[str, Reply] = {
     "bad length": raw(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}"),
     "endless header": raw(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n"),
     "connection closed": raw(b""),
-    "no answer": lambda request: None,
+    "no answer": keep_silent,
     # statuses
     "redirect": raw(http(b"", status="302 Found", headers="Location: /generate\r\n")),
     "204": raw(http(b"", status="204 No Content")),
@@ -190,7 +198,7 @@ HARMLESS = {"queue time a text", "queue time NaN"}
 
 
 async def played(url: str) -> Trajectory:
-    engine = SGLangEngine(url, timeout_s=0.4)
+    engine = SGLangEngine(url, timeout_s=TIMEOUT_S)
     try:
         return await play(
             lambda: CountingEnv(World(), FaultPlan(0.0)),

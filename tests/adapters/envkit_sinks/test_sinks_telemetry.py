@@ -206,7 +206,7 @@ class Scrape:
     """What a server reads at one time."""
 
     def __init__(self, sink: PrometheusSink) -> None:
-        with urlopen(sink.url, timeout=10) as answer:
+        with urlopen(sink.url, timeout=120) as answer:
             text = answer.read().decode()
         families = text_string_to_metric_families(text)
         self.samples = [sample for family in families for sample in family.samples]
@@ -295,7 +295,7 @@ def test_endpoint_is_for_this_machine_alone_and_gone_when_closed() -> None:
         assert sink.url.startswith("http://127.0.0.1:")
         url = sink.url
     with pytest.raises(URLError):
-        urlopen(url, timeout=10)
+        urlopen(url, timeout=120)
 
 
 def test_a_port_in_use_is_named() -> None:

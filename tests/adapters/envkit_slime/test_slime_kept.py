@@ -116,7 +116,7 @@ async def test_slime_engine_asks_nothing_once_the_flag_is_up() -> None:
     call = make_call(state, interrupt)
     token = CURRENT.set(call)
     try:
-        (trajectory,) = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 30)
+        (trajectory,) = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 120)
     finally:
         CURRENT.reset(token)
         await player.aclose()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
+from fakes.virtual_time import outlast, skip
 from fakes.vllm_server import FakeVLLM
 from fakes.waiting import until
 
@@ -134,11 +135,11 @@ async def test_unknown_adapter_is_refused() -> None:
 
 
 async def test_reply_across_a_weight_update_has_the_last_version_and_the_spans() -> None:
-    async with FakeVLLM(reply, token_s=0.05) as server, engine_for(server) as engine:
+    async with FakeVLLM(reply, token_s=30) as server, engine_for(server) as engine:
         running = asyncio.create_task(engine.generate(ask()))
-        await until(lambda: server.running == 1)
-        await asyncio.sleep(0.07)
-        server.settings.weight_version = "7"
+        await until(lambda: server.running == 1)  # it has sampled the first token
+        server.settings.weight_version, server.settings.token_s = "7", 0.0
+        skip(30)
         generation = await running
     assert generation.weight_version == "7"
     spans = generation.extras["weight_versions"]
@@ -168,9 +169,9 @@ async def test_health_decides_what_an_internal_error_means(
 async def test_paused_server_times_out_and_the_request_is_aborted() -> None:
     plan = FailurePlan(script=[Failure.HANG])
     async with FakeVLLM(reply, failures=plan) as server:
-        async with engine_for(server, timeout_s=0.2) as engine:
+        async with engine_for(server, timeout_s=60) as engine:
             with pytest.raises(EngineFault, match="/pause") as caught:
-                await engine.generate(ask())
+                await outlast(engine.generate(ask()), 60, begun=lambda: server.requests)
         assert len(server.aborts) == 1
     assert caught.value.kind is FaultKind.TIMEOUT
 
@@ -183,6 +184,9 @@ async def test_paused_server_times_out_and_the_request_is_aborted() -> None:
         {"logprobs": {"content": [{"token_id": 20, "logprob": -9999.0}]}, "token_ids": [20]},
         {"logprobs": {"content": [{"token_id": 20, "logprob": math.inf}]}, "token_ids": [20]},
         {"logprobs": None},
+        {"logprobs": "x"},
+        {"logprobs": [0]},
+        {"logprobs": "x", "token_ids": []},
         {"logprobs": {"content": [{"token_id": "20", "logprob": 0.0}]}},
         {"finish_reason": "error"},
         {"finish_reason": None},
@@ -206,14 +210,17 @@ async def test_answer_that_contradicts_itself_is_a_fault(change: dict[str, Any])
         {"prompt_tokens": 4},
         {"prompt_tokens": None},
         {"prompt_tokens": -1},
+        {"completion_tokens": 10**4000},
+        {"prompt_tokens": 10**4000},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:30],
 )
 async def test_wrong_counts_are_a_fault(change: dict[str, Any]) -> None:
     async with FakeVLLM(reply) as server, engine_for(server) as engine:
         server.usage_changes = change
-        with pytest.raises((EngineFault, LedgerFault)):
+        with pytest.raises((EngineFault, LedgerFault)) as caught:
             await engine.generate(ask())
+    assert len(str(caught.value)) < 500
 
 
 async def test_cached_tokens_are_zero_where_the_server_does_not_count() -> None:

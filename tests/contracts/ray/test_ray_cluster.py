@@ -128,14 +128,21 @@ async def _until_up(player: RayPlayer, count: int) -> list[int]:
     return found
 
 
-async def test_interrupt_brings_back_partial_episodes(cluster: Any) -> None:
+async def test_interrupt_brings_back_partial_episodes(cluster: Any, tmp_path: Path) -> None:
     interrupt = Interrupt()
-    async with playing(settings(2), latency_s=60.0) as player:
+
+    async def fire_in_the_middle() -> None:
+        while len([*tmp_path.iterdir()]) < 8:
+            await asyncio.sleep(0.05)
+        interrupt.fire()
+
+    async with playing(settings(2), latency_s=600.0, marks=str(tmp_path)) as player:
         await player.start()
         run = Run(CANARY, player, RunPlan(episodes=12, concurrency=8), interrupt=interrupt)
-        asyncio.get_running_loop().call_later(1.5, interrupt.fire)
-        async with asyncio.timeout(60):
+        firing = asyncio.create_task(fire_in_the_middle())
+        async with asyncio.timeout(120):
             found = [one async for one in delivered(run)]
+        await firing
     assert [one.stop_reason for one in found] == [StopReason.ABORTED] * 8
     assert all(one.turns for one in found)  # half of each reply was sampled
 

@@ -52,7 +52,7 @@ def test_dataset_of_an_environment_without_tasks_gives_seeds() -> None:
 
 @pytest.mark.parametrize(
     ("env_id", "count", "match"),
-    [("toy-dots-v0", None, "set the number with -n"), ("toy-letters-v0", 5, "has 4 tasks"),
+    [("toy-dots-v0", None, "set the number with --rows"), ("toy-letters-v0", 5, "has 4 tasks"),
      ("toy-letters-v0", 0, "count must be at least 1, got 0")],
 )  # fmt: skip
 def test_dataset_with_an_impossible_count_is_refused(

@@ -153,6 +153,23 @@ def test_trl_example_trains_and_evaluates_with_and_without_images(
     assert "<svg" in (tmp_path / "canary.svg").read_text()
 
 
+def test_trl_example_imitates_oracles_and_trains_on_three_worlds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, paths = ROOT / "examples" / "learn_visual_trl.py", [str(install_metadata(tmp_path))]
+    paths += [str(ROOT / one) for one in (".", "envs", "adapters")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    run_python(script, "--quick", "--out", tmp_path / "out", env={**os.environ})
+
+    for world in ("lights", "pegs", "clock"):
+        figures = json.loads((tmp_path / "out" / f"visual-{world}.json").read_text())
+        assert figures["warmup"]
+        assert len(figures["rewards"]) == 2
+        assert all(largest < 1e-4 for largest, _ in figures["mismatch"])
+        assert set(figures["end"]) == {"images", "blank", "swapped"}
+    assert "<svg" in (tmp_path / "out" / "visual.svg").read_text()
+
+
 def test_page_on_agents_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command, folder = tmp_path / "bin" / "envkit", tmp_path / "folder"
     command.parent.mkdir()

@@ -14,6 +14,7 @@ from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.faults import FaultyEngine
 from fakes.playing import collected, play_all, play_roles
+from fakes.virtual_time import skip
 from fakes.waiting import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -161,15 +162,19 @@ async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_a
 
 async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     codec = text_codec()
-    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
 
+    def late(request: rollout.GenerateRequest) -> float:
+        skip(60)
+        return 0.0
+
+    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=late)
     played = await play_roles(
         GuessEnv(),
         guess_engine(),
         codec,
         engines={"keeper": slow},
         seed=1,
-        retries=rollout.RetryBudget(step_timeout_s=0.1, reset_timeout_s=0.1),
+        retries=rollout.RetryBudget(step_timeout_s=60, reset_timeout_s=60),
     )
 
     assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
@@ -192,7 +197,7 @@ async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
             seed=1,
             interrupt=interrupt,
         ),
-        timeout=60,
+        timeout=120,
     )
 
     assert set(played) == {"asker", "keeper"}
@@ -323,7 +328,7 @@ def test_no_deadlock_no_lost_reply_and_replies_applied_once(
         )
         before = asyncio.all_tasks()
         try:
-            return await asyncio.wait_for(player.play(build, rollout.EpisodeSpec(seed=seed)), 60)
+            return await asyncio.wait_for(player.play(build, rollout.EpisodeSpec(seed=seed)), 120)
         finally:
             await player.aclose()
             assert asyncio.all_tasks() == before

@@ -15,12 +15,14 @@ from fakes.faults import FaultyEngine
 from fakes.hostile_values import EXCEPTIONS, SURROGATE, BadMapping
 from fakes.pages import python_blocks
 from fakes.playing import collected, play_all, play_hostile, play_roles
+from fakes.virtual_time import skip, skip_from_thread
 
 from envkit.agents import load_adjust, team_last, team_mean
 from envkit.env import Turn
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import (
+    GenerateRequest,
     Limits,
     RetryBudget,
     RolloutConfig,
@@ -123,16 +125,14 @@ async def test_reset_that_faults_is_one_record_without_a_role() -> None:
 
 
 async def test_hung_environment_is_a_timeout_of_the_joint_call() -> None:
+    loop = asyncio.get_running_loop()
+
     class Hanging(GuessEnv):
         def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
-            import time
-
-            time.sleep(0.5)
+            skip_from_thread(loop, 60)
             return {}
 
-    retries = replace(
-        BUDGET, step_timeout_s=0.05, max_env_retries_per_turn=0, max_episode_restarts=0
-    )
+    retries = replace(BUDGET, step_timeout_s=60, max_env_retries_per_turn=0, max_episode_restarts=0)
     played = await play_roles(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
 
     assert played["asker"].fault is not None
@@ -141,8 +141,12 @@ async def test_hung_environment_is_a_timeout_of_the_joint_call() -> None:
 
 async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
     codec = text_codec()
-    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
 
+    def late(request: GenerateRequest) -> float:
+        skip(60)
+        return slowly(request)
+
+    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=late)
     played = await asyncio.wait_for(
         play_roles(
             GuessEnv(),
@@ -150,9 +154,9 @@ async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
             codec,
             engines={"keeper": slow},
             seed=1,
-            limits=Limits(episode_timeout_s=0.2),
+            limits=Limits(episode_timeout_s=60),
         ),
-        timeout=60,
+        timeout=120,
     )
 
     assert set(played) == {"asker", "keeper"}
@@ -354,7 +358,8 @@ def test_commands_play_list_and_export_several_agents(tmp_path: Path) -> None:
     assert facts["roles"][-1] == "selector"
     assert "refine-v0" in run_envkit("list").out
     rows = tmp_path / "tasks.jsonl"
-    assert run_envkit("export", "refine-v0", "--format", "slime", "-n", 2, "--out", rows).code == 0
+    done = run_envkit("export", "refine-v0", "--format", "slime", "--rows", 2, "--out", rows)
+    assert done.code == 0
     assert len(rows.read_text(encoding="utf-8").splitlines()) == 2
 
 

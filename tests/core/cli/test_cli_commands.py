@@ -191,6 +191,26 @@ def test_empty_or_misnamed_input_is_one_clear_error(command: str, code: int, say
     assert "0 at 0 or below" not in shown.out
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--wrap text-twin", "toy-echo-v0 has no text twin"),
+        ("--wrap resize-image:side=5", "side must be 28 to 4096, got 5"),
+        ("--agent clauude", "Did you mean 'claude-code'?"),
+        ("--workers 1 --player raay", "no player 'raay' is registered. Did you mean 'ray'?"),
+        ("--set player=raay", "no player 'raay' is registered. Did you mean 'ray'?"),
+    ],
+)
+@pytest.mark.usefixtures("toys_here")
+def test_a_wrong_name_is_noticed_before_the_model_is_loaded(options: str, says: str) -> None:
+    policy = [] if "--agent" in options else ["--policy", "oracle"]
+    for command in ("rollout", "eval"):
+        shown = run_envkit(command, "toy-echo-v0", "--model", "no", *policy, *options.split())
+        assert shown.code == 2
+        assert says in shown.err
+        assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
 def test_empty_model_name_is_not_the_built_in_model() -> None:
     shown = run_envkit("audit", "")
     assert shown.code == 2

@@ -27,7 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit import plugins, registration
-from envkit.cli import checks, engines, installed
+from envkit.builtin_models import ENGINES
+from envkit.cli import checks, installed
 from envkit.cli.checks import Check, Status
 from envkit.cli.doctor import _flags
 from envkit.cli.engines import Built, EngineChoice, build
@@ -317,16 +318,17 @@ def test_an_extra_that_is_missing_is_off_and_one_that_is_old_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _declare(
-        monkeypatch, "no-such-package>=2; extra == 'hf'", "numpy>=999; extra == 'parquet'",
+        monkeypatch,
+        "no-such-package>=2; extra == 'transformers'", "numpy>=999; extra == 'parquet'",
         "other>=1; python_version >= '99.1' and extra == 'skyrl'",
     )  # fmt: skip
-    hf, parquet, skyrl = (_found("extra", name) for name in ("hf", "parquet", "skyrl"))
-    assert hf.status is Status.OFF
-    assert hf.fix == "pip install --upgrade 'envkit-rl[hf]'"
+    model, parquet, skyrl = (_found("extra", name) for name in ("transformers", "parquet", "skyrl"))
+    assert model.status is Status.OFF
+    assert model.fix == "pip install --upgrade 'envkit-rl[transformers]'"
     assert parquet.status is Status.FAILED
     assert skyrl.found == "other needs Python 99.1"
     assert skyrl.fix == "uv venv --python 99.1"
-    assert all(map(_is_explained, (hf, parquet, skyrl)))
+    assert all(map(_is_explained, (model, parquet, skyrl)))
 
 
 def test_every_extra_says_what_it_is_for() -> None:
@@ -426,13 +428,13 @@ def _only(point: EntryPoint) -> Callable[[str], list[EntryPoint]]:
 
 
 def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    point = _plugin(tmp_path, monkeypatch, "import no_such_library\n", engines.GROUP)
+    point = _plugin(tmp_path, monkeypatch, "import no_such_library\n", ENGINES)
     monkeypatch.setattr(plugins, "entry_points", _only(point))
     missing = _found("engine", "sick")
     assert missing.status is Status.OFF
     assert missing.fix == "pip install 'envkit-rl[sick]'"
     assert _is_explained(missing)
-    other = EntryPoint(name="sick", value="shutil:thing", group=engines.GROUP)
+    other = EntryPoint(name="sick", value="shutil:thing", group=ENGINES)
     monkeypatch.setattr(plugins, "entry_points", _only(other))
     broken = _found("engine", "sick")
     assert broken.status is Status.FAILED

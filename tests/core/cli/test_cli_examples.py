@@ -89,6 +89,14 @@ def test_a_misspelt_word_gets_a_suggestion(arguments: list[str], hint: str) -> N
     assert hint in " ".join(words)
 
 
+@pytest.mark.parametrize("wrap", ["blank-imge", "resize-image:sid=3", "curriculum:lvl=2"])
+def test_a_wrong_wrapper_is_rejected_before_a_model_is_loaded(wrap: str) -> None:
+    shown = run_envkit("rollout", "canary-v0", "--wrap", wrap)
+    assert shown.code == 2
+    assert "Did you mean" in shown.err
+    assert "loading" not in shown.err
+
+
 @pytest.mark.parametrize(
     ("name", "argument", "meant"),
     [("inject-faults", "rat", "rate"), ("curriculum", "windw", "window")],

@@ -13,9 +13,7 @@ from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example
 
 from envkit.cli.counting import CountingBar
-from envkit.cli.play_options import Wrap
 from envkit.trajectory import StopReason, load, save
-from envkit.wrappers import WRAPPERS
 from envkit_exchange import DumpFormat, TaskFormat, TrajectoryFormat
 from envkit_exchange.export_command import ExportFormat
 
@@ -26,13 +24,12 @@ def test_the_options_offer_what_the_library_knows() -> None:
     assert {*ExportFormat} == {*TaskFormat, *TrajectoryFormat, "inspect"}
     refused = run_envkit("import", "dump.pt", "--from", "nosuch", "--out", "run")
     assert {*re.findall("'([a-z]+)'", refused.err)} == {*DumpFormat, "nosuch"}
-    assert {*Wrap} == {*WRAPPERS}
 
 
 @pytest.mark.parametrize("kind", [*TaskFormat])
 def test_tasks_become_a_file_for_each_trainer(kind: TaskFormat) -> None:
     out = "rows" if kind is TaskFormat.HF else "rows.parquet"
-    outcome = run_envkit("export", "canary-v0", "--format", kind.value, "-n", 3, "--out", out)
+    outcome = run_envkit("export", "canary-v0", "--format", kind.value, "--rows", 3, "--out", out)
 
     assert (outcome.code, outcome.out) == (0, f"{out}: 3 tasks\n")
     assert Path(out).exists()
@@ -40,7 +37,7 @@ def test_tasks_become_a_file_for_each_trainer(kind: TaskFormat) -> None:
 
 def test_environment_arguments_travel_in_the_request() -> None:
     run_envkit(
-        "export", "canary-v0", "--format", "verl", "-n", 1, "--env-kwargs", "length=1",
+        "export", "canary-v0", "--format", "verl", "--rows", 1, "--env-kwargs", "length=1",
         "--split", "test", "--seed", 3, "--out", "rows.jsonl",
     )  # fmt: skip
     row = json.loads(Path("rows.jsonl").read_text())
@@ -98,7 +95,7 @@ def test_what_was_left_out_is_said() -> None:
 
 def test_tasks_of_a_stored_run_name_the_formats_that_it_has() -> None:
     save([example(0)], "run/trajectories.jsonl")
-    outcome = run_envkit("export", "run", "--format", "verl", "-n", 1, "--out", "r.jsonl")
+    outcome = run_envkit("export", "run", "--format", "verl", "--rows", 1, "--out", "r.jsonl")
 
     assert outcome.code == 2
     assert "'run' is a stored run" in outcome.err
@@ -120,25 +117,25 @@ def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("canary-v0", "--format", "verl", "-n", 2, "--out", "x.csv"), "must end in .jsonl or"),
-        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "set the number with -n"),
-        (("canaryy-v0", "--format", "verl", "-n", 2, "--out", "x.jsonl"), "Did you mean 'canary"),
+        (("canary-v0", "--format", "verl", "--rows", 2, "--out", "x.csv"), "must end in .jsonl or"),
+        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "set the number with --rows"),
+        (("canaryy-v0", "--format", "verl", "--rows", 2, "--out", "x.jsonl"), "Did you mean 'c"),
         (("nowhere", "--format", "sft", "--out", "x.jsonl"), "there is no trajectory file"),
         (
-            ("canary-v0", "--format", "trl", "-n", 2, "--merge", "--out", "x.jsonl"),
+            ("canary-v0", "--format", "trl", "--rows", 2, "--merge", "--out", "x.jsonl"),
             "an export of tasks does not use --merge",
         ),
         (
-            ("run.jsonl", "--format", "sft", "-n", 2, "--seed", 1, "--out", "x.jsonl"),
-            "an export of trajectories does not use -n, --seed",
+            ("run.jsonl", "--format", "sft", "--rows", 2, "--seed", 1, "--out", "x.jsonl"),
+            "an export of trajectories does not use --rows, --seed",
         ),
         (
             ("run.jsonl", "--format", "sft", "--steps", "--merge", "--out", "x.jsonl"),
             "choose one",
         ),
-        (("canary-v0", "--format", "trl", "-n", 2, "--out", "taken.jsonl"), "add --overwrite"),
-        (("canary-v0", "--format", "trl", "-n", 2, "--out", "folder.jsonl"), "got the folder"),
-        (("canary-v0", "--format", "hf", "-n", 2, "--out", "taken.jsonl"), "got the file"),
+        (("canary-v0", "--format", "trl", "--rows", 2, "--out", "taken.jsonl"), "add --overwrite"),
+        (("canary-v0", "--format", "trl", "--rows", 2, "--out", "folder.jsonl"), "got the folder"),
+        (("canary-v0", "--format", "hf", "--rows", 2, "--out", "taken.jsonl"), "got the file"),
     ],
 )
 def test_wrong_use_ends_in_one_line_and_writes_nothing(
@@ -160,7 +157,7 @@ def test_wrong_use_ends_in_one_line_and_writes_nothing(
 def test_overwrite_replaces() -> None:
     Path("x.jsonl").write_text("old")
     outcome = run_envkit(
-        "export", "canary-v0", "--format", "trl", "-n", 1, "--out", "x.jsonl", "--overwrite"
+        "export", "canary-v0", "--format", "trl", "--rows", 1, "--out", "x.jsonl", "--overwrite"
     )
 
     assert outcome.code == 0

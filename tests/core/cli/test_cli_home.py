@@ -107,8 +107,8 @@ def test_arguments_of_environments_name_the_home(home: Path) -> None:
 
 
 def test_run_records_the_whole_path_and_resumes(home: Path) -> None:
-    arguments = ("--policy", "oracle", "--quiet", "--wrap=record-episode")
-    films = "--wrap-kwargs=folder=~/films"
+    arguments = ("--policy", "oracle", "--quiet")
+    films = "--wrap=record-episode:folder=~/films"
     done = run_envkit("rollout", "canary-v0", "-n", 1, *arguments, films, "--out=~/run")
     assert done.code == 0, done.err
     assert (home / "films").is_dir()

@@ -158,7 +158,7 @@ def test_killed_retry_is_completed_by_a_plain_resume(run: Path) -> None:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     SLOW.unlink()
     shown = run_envkit("rollout", "--resume", run, "-q")
     assert shown.code == 0, shown.err

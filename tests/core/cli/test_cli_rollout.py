@@ -82,7 +82,7 @@ def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
     for name in ("trajectories.jsonl", "metrics.json", "report.html"):
         assert str(run / name) in shown.out
         assert (run / name).stat().st_size > 0
-    words = Page(run / "report.html").unpack("vocabulary")
+    words = Page(run / "report.html").unpack("vocabulary-0")["vocabulary"]
     assert "<|im_end|>" in words.values()  # tokens are text, the stop token too
     assert "all sound" in shown.out
     assert "mean 1.000" in shown.out
@@ -361,6 +361,8 @@ def test_rollout_with_workers_writes_the_run_of_one_process(model: Path, ray: Fa
     assert outcome.code == 0, outcome.err
     assert ledgers(Path("there")) == ledgers(Path("here"))
     assert verify_file(Path("there")).problems == ()
+    words = [json.loads(Path(f"{one}/vocabulary.json").read_text()) for one in ("here", "there")]
+    assert words[0] == words[1]
     assert len(ray.actors) == 2
     assert ray.shutdowns == 1
 

@@ -254,7 +254,9 @@ def test_exported_and_filtered_tasks_hold_no_secret() -> None:
     given = ("--env-kwargs", f"api_key={KEY}", "--env-kwargs", "max_turns=3")
     assert rollout(*given).code == 0
     out = RUN / "tasks.jsonl"
-    exported = run_envkit("export", "keyed-v0", "--format", "jsonl", "-n", 1, *given, "--out", out)
+    exported = run_envkit(
+        "export", "keyed-v0", "--format", "jsonl", "--rows", 1, *given, "--out", out
+    )
     assert exported.code == 0, exported.err
     kept = run_envkit(
         "filter", RUN, "--out", RUN / "kept.jsonl", "--above", -1, "--below", 2,

@@ -78,6 +78,6 @@ def test_first_process_of_a_container_ends_at_sigterm(
     monkeypatch.chdir(tmp_path)
     with first_process(*arguments, before=before) as (pid, process):
         os.kill(pid, signal.SIGTERM)
-        process.wait(60)
+        process.wait(120)
 
     assert process.returncode == 143

@@ -194,8 +194,8 @@ def test_listed_reference_shows_control_characters_and_is_trusted_as_shown(plant
 
 
 def test_names_of_installed_things_resume_without_trust() -> None:
-    more = ["--set", "history=keep_last_images", "--wrap", "rescale-reward"]
-    assert rollout(*more, "--wrap-kwargs", "scale=2", "--env-kwargs", "turns=2").code == 0
+    more = ["--set", "history=keep_last_images", "--wrap", "rescale-reward:scale=2"]
+    assert rollout(*more, "--env-kwargs", "turns=2").code == 0
     change(config(adjust_rewards="team_mean"))
     shown = resume()
     assert shown.code == 0, shown.err
@@ -287,7 +287,7 @@ READERS: list[list[object]] = [
     ["view", RUN, "--no-pager"],
     ["view", RUN],
     ["report", RUN],
-    ["report", RUN, "--diff", RUN],
+    ["report", RUN, RUN],
     ["verify", RUN],
     ["merge", RUN, RUN, "--out", "merged"],
     ["merge", RUN, "--out", "merged"],
@@ -352,7 +352,7 @@ def test_any_other_address_needs_trust(address: str) -> None:
         {"engine": {"base_url": address}},
         {"engine": {"chat": address}},
         {"config": {"env_kwargs": {"a": [{"b": address}]}}},
-        {"wrap_kwargs": {"a": address}},
+        {"wrap_kwargs": {"a": {"b": address}}},
     ):
         assert len(list(references(settings))) == 1, settings
 
@@ -418,7 +418,8 @@ WRONG_TYPES: dict[str, Change] = {
     "config": lambda settings: settings.update(config=[]),
     "config.env_kwargs": lambda settings: settings["config"].pop("env_kwargs"),
     "engine.model": lambda settings: settings["engine"].update(model=[]),
-    "wrap": lambda settings: settings.update(wrap={}),
+    "wrap": lambda settings: settings.update(wrap="blank-image"),
+    "wrap_kwargs": lambda settings: settings.update(wrap_kwargs=[]),
     "shard": lambda settings: settings.update(shard=5),
 }
 

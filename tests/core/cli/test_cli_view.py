@@ -94,7 +94,7 @@ def test_view_ends_quietly_when_its_reader_does(run: Path, tmp_path: Path) -> No
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def test_view_shows_the_run_after_its_episodes_where_no_terminal_reads(run: Path) -> None:
@@ -316,8 +316,10 @@ def test_view_has_the_headings_of_the_browser_in_its_order(branched: Path, run: 
     body = page[page.index("return [headline(") :]
     drawn_by = {
         "What matters": "headline(",
+        "Causes of faults": "causes(",
         "Solve rate by group": "groupStrip(",
         "Time per turn": "times(",
+        "Checked observations": "renders(",
         "By family": "families",
         "Slowest episodes": "slowest)",
     }
@@ -367,17 +369,17 @@ def shown(*arguments: object) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
 def interrupted(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Press Ctrl-C; return the exit code and standard error."""
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 
 def test_ui_serves_until_ctrl_c(tmp_path: Path) -> None:
     save(grouped_run(groups=1), tmp_path / "run" / FILE_NAME)
     with shown(tmp_path) as (address, process):
-        with urllib.request.urlopen(address, timeout=30) as page:
+        with urllib.request.urlopen(address, timeout=120) as page:
             assert page.status == 200
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(address.split("?")[0], timeout=30)
+            urllib.request.urlopen(address.split("?")[0], timeout=120)
         code, errors = interrupted(process)
     assert code == 0
     assert errors.splitlines() == ["press Ctrl-C to stop", "stopped"]

@@ -87,7 +87,7 @@ def test_a_run_that_another_command_started_is_resumed_and_the_reverse(run: Path
         ("--temperature", 0.5, "config.sampling.temperature is None, got 0.5"),
         ("--env-kwargs", "level=1", "cannot be built"),
         ("--policy", "envkit.rollout:nothing", "engine.policy is 'oracle', got 'envkit.rollout:"),
-        ("--wrap", "blank-image", "wrap is None, got 'blank-image'"),
+        ("--wrap", "blank-image", "wrap is [], got ['blank-image']"),
         ("--on-fault", "retry", "config.on_fault is 'mask', got 'retry'"),
         ("--tasks", TASKS, "tasks.sha256 is None, got '"),
     ],

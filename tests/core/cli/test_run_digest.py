@@ -11,6 +11,7 @@ import pytest
 from fakes.marked_runs import forked_run, grouped_run, rewritten
 from fakes.trajectories import build, example
 from fakes.viewer_page import Page
+from msgspec import structs
 
 from envkit.cli import run_digest
 from envkit.cli.digest_file import DIGEST_FILE, DigestEntry, DigestFile
@@ -50,9 +51,10 @@ def same_as_file(digest: RunDigest, folder: Path) -> bool:
     is_from_memory = digest.is_from_memory
     assert str(digest.checked()) == str(verify_file(folder))
     assert digest.metrics.result() == aggregate(load(folder))
-    digest.write_report(folder / "own.html", decode=str)
+    digest.vocabulary.token_text = str
+    digest.write_report(folder / "own.html")
     own = Page(folder / "own.html")
-    read = Page(write_report(folder, folder / "read.html", decode=str))
+    read = Page(write_report(folder, folder / "read.html", token_text=str))
     assert own.index == read.index
     assert own.blocks.keys() == read.blocks.keys()
     for name in own.blocks:
@@ -158,9 +160,10 @@ def test_forged_entry_never_becomes_markup(
         if part == "page":
             page = replace(page, packed=markup)
         elif part == "image":
-            page, check = replace(page, images=(markup,)), replace(check, images=("../x",))
+            page, check = replace(page, images=(markup,)), structs.replace(check, images=("../x",))
         else:
-            index = replace(index, row=replace(index.row, thumbnail=markup))
+            row = structs.replace(index.row, thumbnail=markup)
+            index = structs.replace(index, row=row)
         add(self, line, replace(entry, page=page, check=check, index=index))
 
     add = DigestFile.add
@@ -168,7 +171,7 @@ def test_forged_entry_never_becomes_markup(
         patched.setattr(DigestFile, "add", forged)
         play(tmp_path, rows()[:3])
     digest = play(tmp_path, rows()[3:], is_resumed=True)
-    digest.write_report(tmp_path / "own.html", decode=None)
+    digest.write_report(tmp_path / "own.html")
     assert markup not in (tmp_path / "own.html").read_text()
     assert parsed == ([] if part == "thumbnail" else [1, 2, 3])
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from envkit.trajectory import (
     Trajectory,
     check_trajectory,
 )
+from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
 from envkit_eval.samples import Sample
 from envkit_exchange.trajectories import chat_row
 
@@ -164,7 +166,7 @@ def test_metrics_of_a_stream_equal_those_of_a_list() -> None:
 def test_distribution_is_exact_for_few_values(values: list[float]) -> None:
     found = Distribution()
     for value in values:
-        found.add(value)
+        found.extend([value])
     ordered = sorted(values)
     assert found.count == len(values)
     assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
@@ -183,7 +185,7 @@ def test_distribution_of_many_values_is_close_and_small() -> None:
     found = Distribution()
     values = [1.0003**n for n in range(20_000)]
     for value in values:
-        found.add(value)
+        found.extend([value])
     for percent in (5, 50, 95):
         exact = values[math.ceil(len(values) * percent / 100) - 1]
         assert found.percentile(percent) == pytest.approx(exact, rel=0.011)
@@ -195,7 +197,7 @@ def test_distribution_of_many_values_is_close_and_small() -> None:
 def test_distribution_ignores_what_is_not_finite() -> None:
     found = Distribution()
     for value in (math.nan, math.inf, 2.0):
-        found.add(value)
+        found.extend([value])
     assert (found.count, found.mean, found.percentile(50)) == (1, 2.0, 2.0)
 
 
@@ -211,6 +213,16 @@ def _printed(run: Any) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(summary_table(run))
     return console.export_text()
+
+
+def test_summary_in_a_notebook_is_a_table_of_text() -> None:
+    table = summary_table({"stop/<b>x": 2.0, "episodes": 2.0})
+    html = table._repr_html_()  # pyright: ignore[reportPrivateUsage]  # what a notebook calls
+    assert "<th scope=" in html
+    assert "<pre" not in html
+    assert "<b>" not in html
+    assert "&lt;b&gt;x 2" in html
+    assert "<b>x 2" in repr(table)
 
 
 def test_summary_says_what_happened() -> None:
@@ -343,3 +355,26 @@ async def test_seen_at_includes_the_question_and_the_summary() -> None:
     after = trajectory.seen_at(asked + 1)
     assert [entry["role"] for entry in after] == ["system", "user", "assistant"]
     assert "I saw screens." in text_of(after[1])
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_aggregate_is_the_same_however_many_episodes_are_added_up_together(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = (0.1, 0.7, -0.0, 0.3, math.inf, 1e-9, 2.5)
+    episodes = [
+        *(_scored(reward, n, group_id=f"g{n % 2}") for n, reward in enumerate(rewards)),
+        *(_scored(1.0, n, metadata={TAIL: "drop"}) for n in range(3)),
+        *(_scored(0.2 * n, n, metadata={TIMES_PARKED: n}) for n in range(3)),
+        *(_scored(1.0, n, stop_reason=StopReason.ENV_FAULT, group_id="g0") for n in range(2)),
+        *(example(n, duration_seconds=0.1 * n) for n in range(5)),
+    ]
+    expected = aggregate(episodes)
+    # The package's attribute of this name is the function.
+    monkeypatch.setattr(import_module("envkit.metrics.aggregate"), "_BATCH", at_once)
+    reading = Aggregator()
+    for episode in episodes:
+        reading.add(episode)
+        reading.result()  # counts what is pending
+    assert repr(aggregate(episodes)) == repr(expected)
+    assert repr(reading.result()) == repr(expected)

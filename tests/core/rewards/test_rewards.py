@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
+from fakes.virtual_time import skip
+from fakes.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from envkit.env import Env, Turn
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.messages import message
 from envkit.rewards import Gate, RewardContext, Rewards, Term
+from envkit.rewards.rewards import _MAX_THREADS
 from envkit.tasks import Task
 
 CONTEXT = RewardContext(task={"answer": "42"}, answer="42")
@@ -86,7 +89,7 @@ async def test_a_closed_gate_computes_nothing_and_waits_for_nothing() -> None:
     def ask(name: str, value: float, **options: object) -> Term:
         async def score(context: RewardContext) -> float:
             asked.append(name)
-            await asyncio.sleep(0.05)
+            await until(lambda: len(asked) >= 2)  # neither waits for the other's answer
             return value
 
         return Term(name=name, score=score, **options)  # type: ignore[arg-type]
@@ -97,33 +100,25 @@ async def test_a_closed_gate_computes_nothing_and_waits_for_nothing() -> None:
         ask("third", 1.0, gate=Gate(term="first")),
         ask("fourth", 1.0, gate=Gate(term="second")),
     )
-    loop = asyncio.get_running_loop()
-    started = loop.time()
 
     reward = await rewards.ascore(CONTEXT)
 
     assert reward.terms == {"first": 0.0, "second": 1.0, "third": 0.0, "fourth": 1.0}
     assert list(reward.terms) == ["first", "second", "third", "fourth"]
     assert asked == ["first", "second", "fourth"]
-    assert loop.time() - started < 0.19  # two waves of 0.05 s, not three questions in a row
 
 
 async def test_synchronous_scores_do_not_hold_up_the_event_loop() -> None:
-    import time
+    begun, released = threading.Event(), threading.Event()
 
-    ticks = 0
+    def score(context: RewardContext) -> float:
+        begun.set()
+        return float(released.wait(120))
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0.01)
-
-    ticking = asyncio.create_task(tick())
-    slow = Term(name="slow", score=lambda _: time.sleep(0.2) or 1.0)
-    assert (await Rewards(slow).ascore(CONTEXT)).total == 1.0
-    ticking.cancel()
-    assert ticks > 3
+    scoring = asyncio.create_task(Rewards(Term(name="slow", score=score)).ascore(CONTEXT))
+    await until(begun.is_set)
+    released.set()
+    assert (await scoring).total == 1.0
 
 
 class StopsEarly:
@@ -341,21 +336,26 @@ async def test_a_server_that_fails_is_never_a_score(cause: BaseException, is_fau
 
 
 async def test_a_score_that_hangs_on_one_answer_scores_0_and_holds_up_nobody() -> None:
-    release = threading.Event()
+    release, hung = threading.Event(), list[str]()
 
     def stuck(context: RewardContext) -> float:
         if context.answer == "bomb":
-            release.wait(60)
+            hung.append(context.answer)
+            release.wait(120)
         return float(context.answer == "42")
 
-    rewards = Rewards(Term(name="stuck", score=stuck, timeout_s=0.2))
-    contexts = [replace(CONTEXT, answer="bomb") for _ in range(40)]
+    rewards = Rewards(Term(name="stuck", score=stuck, timeout_s=60))
+    contexts = [replace(CONTEXT, answer="bomb") for _ in range(3 * _MAX_THREADS)]
+    scoring = asyncio.gather(*(rewards.ascore(one) for one in (*contexts, CONTEXT)))
     try:
-        found = await asyncio.gather(*(rewards.ascore(one) for one in (*contexts, CONTEXT)))
+        for times in (1, 2, 3):
+            await until(lambda times=times: len(hung) == times * _MAX_THREADS)
+            skip(60)
+        found = await scoring
     finally:
         release.set()
-    assert [one.total for one in found] == [0.0] * 40 + [1.0]
-    assert "longer than its 0.2 s" in str(found[0].failure)
+    assert [one.total for one in found] == [0.0] * len(contexts) + [1.0]
+    assert "longer than its 60 s" in str(found[0].failure)
 
 
 async def test_a_score_that_always_hangs_is_a_grader_fault() -> None:
@@ -363,7 +363,7 @@ async def test_a_score_that_always_hangs_is_a_grader_fault() -> None:
 
     def stuck(context: RewardContext) -> float:
         calls.append(context.answer)
-        return float(release.wait(60))
+        return float(release.wait(120))
 
     try:
         with pytest.raises(EnvFault, match="untouched"):

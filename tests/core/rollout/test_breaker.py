@@ -414,7 +414,7 @@ async def test_trial_waits_for_the_engine_no_longer_than_the_player() -> None:
     await _playing(player, 2)
     patient = RolloutConfig.from_mapping({"retries": {"engine_unavailable_s": None}})
     object.__setattr__(player._setup, "retries", patient.retries)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         with pytest.raises(RunFailedError):
             await _playing(player, 9)
     await player.aclose()

@@ -11,6 +11,7 @@ import pytest
 from fakes.codecs import text_codec
 
 from envkit.env import Env, PolicyContext, Turn
+from envkit.fast_json import collection
 from envkit.rollout import Player, Run, RunPlan, ScriptedEngine, collect
 from envkit.rollout.collecting import GcPacer, collecting
 from envkit.rollout.plan import Played
@@ -98,6 +99,17 @@ def test_pacer_leaves_alone_what_the_caller_has_set(prepare: Callable[[], None])
     assert before == (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 0)
 
 
+def test_pacer_begins_while_an_answer_is_read() -> None:
+    one = GcPacer()
+    with collection.paused():
+        one.enter(8)
+    try:
+        assert one.is_active
+        assert gc.isenabled()
+    finally:
+        one.leave(8)
+
+
 def test_pacer_freezes_many_survivors_and_collects_the_rest(pacer: GcPacer) -> None:
     dead = [weakref.ref(Knot()) for _ in range(600)]
     alive: list[list[int]] = [[] for _ in range(2_000)]
@@ -154,7 +166,7 @@ def test_pacer_may_end_an_abandoned_run() -> None:
     # In a thread, so a pacer that waits for itself cannot hang the tests.
     tending = threading.Thread(target=one.tend, daemon=True)
     tending.start()
-    tending.join(20)
+    tending.join(120)
     assert not tending.is_alive()
     assert (one.is_active, gc.get_freeze_count(), gc.get_threshold()) == (False, 0, threshold)
     assert kept

@@ -125,7 +125,7 @@ def test_a_second_signal_does_not_wait_for_an_environment_that_hangs(number: int
         if sent.is_caught:
             time.sleep(0.3)
             sent()
-        released.wait(5)
+        released.wait(120)
         returned.set()
 
     RunEnv.arm(hang, at=14)

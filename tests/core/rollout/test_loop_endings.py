@@ -13,6 +13,7 @@ from fakes.own_histories import Pair
 from fakes.playing import play_one, resume_one
 from fakes.staged import Answering, Replayed, Staged, TextEngine, Unsaved, first, say_go
 from fakes.templates import make_codec
+from fakes.virtual_time import skip
 
 from envkit.env import PolicyContext
 from envkit.errors import (
@@ -150,12 +151,17 @@ async def forever() -> None:
     await asyncio.sleep(99)
 
 
+async def late() -> None:
+    skip(60)
+    await forever()
+
+
 async def test_step_that_hangs_truncates_where_that_is_the_replys_doing() -> None:
     class Honest(Staged):
         capabilities = replace(Staged.capabilities, on_step_timeout="truncate")
 
-    budget = replace(AT_ONCE, step_timeout_s=0.01)
-    trajectory = await played(lambda: Honest({"step 1": forever}), retries=budget)
+    budget = replace(AT_ONCE, step_timeout_s=60)
+    trajectory = await played(lambda: Honest({"step 1": late}), retries=budget)
     assert trajectory.stop_reason is StopReason.STEP_TIMEOUT
     assert trajectory.fault is None
     assert trajectory.reward == 1.0
@@ -318,7 +324,7 @@ async def test_stopped_episode_does_not_wait_for_the_brake() -> None:
     interrupt.brake = Brake()
     interrupt.brake.hold()
     engine = Answering(policy=firing(interrupt, StopReason.ABORTED, 0))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         trajectory = await played(Staged, engine, interrupt=interrupt)
     assert trajectory.stop_reason is StopReason.ABORTED
 

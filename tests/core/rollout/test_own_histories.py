@@ -1,7 +1,6 @@
 """History policies that an environment or one of its roles brings."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from fakes.own_histories import (
 )
 from fakes.policy_runs import (
     LAST_TWO,
-    QUICK,
+    NO_RESTART,
     HiddenClass,
     HiddenError,
     Long,
@@ -36,6 +35,7 @@ from fakes.policy_runs import (
     setting_of,
 )
 from fakes.templates import make_codec
+from fakes.virtual_time import skip_from_thread
 
 from envkit.env import Env, Observation, PolicyContext, Turn
 from envkit.images import Image
@@ -50,7 +50,6 @@ from envkit.rollout import (
     Limits,
     Player,
     Question,
-    RetryBudget,
     RolloutConfig,
     ScriptedEngine,
 )
@@ -113,7 +112,7 @@ async def test_environment_applies_its_own_policy(
 async def test_environments_bad_policy_faults_the_episode(
     env: type[Env], text: str, isolation: str, tmp_path: Path
 ) -> None:
-    trajectory = await run(None, env=_made(env, isolation), retries=QUICK)
+    trajectory = await run(None, env=_made(env, isolation), retries=NO_RESTART)
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert trajectory.fault is not None
     assert text in trajectory.fault.message
@@ -122,11 +121,10 @@ async def test_environments_bad_policy_faults_the_episode(
 
 
 async def _roles(env: type[Env], isolation: str, tmp_path: Path) -> dict[str, Trajectory]:
+    HangingRole.loop = asyncio.get_running_loop()
     codec = make_codec("qwen3")
-    retries = RetryBudget(step_timeout_s=1, max_episode_restarts=0)
-    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(retries=retries))
-    async with asyncio.timeout(15):
-        played = await player.play(_made(env, isolation), EpisodeSpec(seed=3))
+    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(retries=NO_RESTART))
+    played = await player.play(_made(env, isolation), EpisodeSpec(seed=3))
     await player.aclose()
     for one in played:
         assert_verifies(one, tmp_path)
@@ -255,19 +253,18 @@ async def resumed(setting: str, folder: Path) -> Trajectory:
 async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    interrupt = Interrupt(grace_s=0.1)
+    interrupt = Interrupt()
     calls: list[int] = []
 
     def slow(view: HistoryView) -> None:
         calls.append(view.turn)
         if len(calls) == 3:
             loop.call_soon_threadsafe(interrupt.fire)
-            time.sleep(30)
+            skip_from_thread(loop, interrupt.grace_s)
 
     loop = asyncio.get_running_loop()
     setting = setting_of(monkeypatch, slow)
-    async with asyncio.timeout(20):
-        trajectory = await run(setting, interrupt=interrupt)
+    trajectory = await run(setting, interrupt=interrupt)
     assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
     assert_verifies(trajectory, tmp_path)
     await resumed(setting, tmp_path)
@@ -277,7 +274,7 @@ async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
 async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    interrupt = Interrupt(grace_s=0.1)
+    interrupt = Interrupt()
     rewrites: list[str] = []
 
     def ask(view: HistoryView) -> Question | None:
@@ -285,7 +282,7 @@ async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
             rewrites.append(text)
             if len(rewrites) == 1:
                 loop.call_soon_threadsafe(interrupt.fire)
-                time.sleep(30)
+                skip_from_thread(loop, interrupt.grace_s)
             return [*view.opening, message("user", text)]
 
         return (
@@ -321,8 +318,7 @@ async def test_resumed_episode_ends_where_the_whole_one_does(
     class Aborting(env):
         def on_turn(self, response_text: str) -> Turn:
             if self.turn == 3 and interrupt.reason is None:
-                loop.call_soon_threadsafe(interrupt.fire)
-                time.sleep(0.2)
+                loop.call_soon_threadsafe(interrupt.fire)  # before the result of this step
             return super().on_turn(response_text)
 
     whole = await run(history, env=env(), limits=limits)

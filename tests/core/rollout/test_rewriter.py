@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from fakes.budget import examples
 from fakes.history_campaign import OPERATIONS, run_family
 from fakes.policy_runs import (
     LAST_TWO,
-    QUICK,
+    NO_RESTART,
     HiddenError,
     Long,
     assert_history_fault,
@@ -25,6 +26,8 @@ from fakes.policy_runs import (
     setting_of,
 )
 from fakes.templates import make_codec
+from fakes.virtual_time import skip, skip_from_thread
+from fakes.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -263,13 +266,23 @@ async def test_policy_may_show_images_of_the_opening_again(
 
 
 RELEASE = threading.Event()
+STEP_S = 60.0
+"""A policy that does not hang takes less on any machine."""
+
+
+class Clock:
+    """Where policies that hang find the clock that decides whether they are late."""
+
+    loop: ClassVar[asyncio.AbstractEventLoop]
 
 
 def sleep(view: HistoryView) -> None:
-    RELEASE.wait(30)
+    skip_from_thread(Clock.loop, STEP_S)
+    RELEASE.wait(120)
 
 
 def spin(view: HistoryView) -> None:
+    skip_from_thread(Clock.loop, STEP_S)
     while not RELEASE.is_set():
         pass
 
@@ -281,10 +294,11 @@ def ask_and_sleep(view: HistoryView) -> Question:
 @pytest.mark.parametrize("policy", ["sleep", "spin", "ask_and_sleep"])
 async def test_policy_that_hangs_faults_its_episode(policy: str, tmp_path: Path) -> None:
     RELEASE.clear()
-    async with asyncio.timeout(20):  # of 30 s that the policy sleeps
-        trajectory = await run(f"{__name__}:{policy}", retries=QUICK)
+    Clock.loop = asyncio.get_running_loop()
+    retries = replace(NO_RESTART, step_timeout_s=STEP_S)
+    trajectory = await run(f"{__name__}:{policy}", retries=retries)
     RELEASE.set()
-    assert_history_fault(trajectory, "longer than its 0.3 s", tmp_path)
+    assert_history_fault(trajectory, "longer than its 60 s", tmp_path)
     assert trajectory.fault is not None
     assert trajectory.fault.kind is FaultKind.TIMEOUT
     assert "step_timeout_s" in trajectory.fault.message
@@ -296,7 +310,7 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
 ) -> None:
     def hang_if_odd(view: HistoryView) -> None:
         if "odd" in text_of(view.opening[-1]):
-            RELEASE.wait(30)
+            RELEASE.wait(120)
 
     class Odd(Screens):
         def on_reset(self, task: Any) -> Turn:
@@ -305,7 +319,7 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
     codec = make_codec("qwen3")
     config = RolloutConfig(
         history=setting_of(monkeypatch, hang_if_odd),
-        retries=RetryBudget(step_timeout_s=6, max_episode_restarts=0),
+        retries=replace(NO_RESTART, step_timeout_s=STEP_S),
     )
     player = Player(ScriptedEngine(codec, reply), codec, config)
     ended: list[bool] = []
@@ -316,7 +330,11 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
         ended.append(trajectory.fault is not None)
 
     RELEASE.clear()
-    await asyncio.gather(*(play(number) for number in range(40)))
+    playing = asyncio.gather(*(play(number) for number in range(40)))
+    await until(lambda: len(ended) == 20)
+    while not playing.done():
+        skip(STEP_S)
+        await asyncio.sleep(0.02)
     await player.aclose()
     RELEASE.set()
     assert ended == [False] * 20 + [True] * 20
@@ -325,7 +343,8 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
 @pytest.mark.slow
 async def test_episode_deadline_during_a_policy_is_a_fault(tmp_path: Path) -> None:
     RELEASE.clear()
-    trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=3))
+    Clock.loop = asyncio.get_running_loop()
+    trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=STEP_S))
     RELEASE.set()
     assert_history_fault(trajectory, "episode", tmp_path)
 

@@ -7,13 +7,13 @@ reply's own doing (`on_step_timeout="truncate"`).
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
+from fakes.virtual_time import skip, skip_from_thread
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -31,24 +31,26 @@ from envkit.tasks import Task
 from envkit.trajectory import FaultPlace, StopReason, Trajectory
 from envkit.trajectory.checks import check_trajectory
 
-DEADLINE_S = 0.25
+DEADLINE_S = 20.0
 """A busy machine plays what comes before the slow call in less."""
 
-PATIENCE_S = 15.0
+PATIENCE_S = 5 * DEADLINE_S
 """What takes longer was not cut at all."""
+
+FOREVER_S = 10 * PATIENCE_S
 
 
 class SlowEnv(Env):
     """Three turns with reward 0.25 each; the second one, or another call, does what it is told."""
 
     released: ClassVar[threading.Event] = threading.Event()
+    loop: ClassVar[asyncio.AbstractEventLoop]
 
     def __init__(
-        self, *, slow: str = "", then: FaultKind | None = None, wait_s: float = 20
+        self, *, slow: str = "", then: FaultKind | None = None, is_late: bool = True
     ) -> None:
         super().__init__(max_turns=5)
-        self._slow, self._then, self._wait_s = slow, then, wait_s
-        self.closed = 0
+        self._slow, self._then, self._is_late = slow, then, is_late
 
     def on_reset(self, task: Task) -> Turn:
         self._maybe("reset")
@@ -60,16 +62,27 @@ class SlowEnv(Env):
         return Turn("Go on.", reward=0.25, done=self.turn == 2)
 
     def _maybe(self, place: str) -> None:
-        if self._slow == place:
-            self.released.wait(self._wait_s)
-            if self._then is not None:
-                raise EnvFault("the browser is gone", kind=self._then)
+        if self._slow != place:
+            return
+        if self._is_late:
+            skip_from_thread(self.loop, DEADLINE_S)
+            self.released.wait(PATIENCE_S)
+        else:
+            self.loop.call_soon_threadsafe(self.loop.call_later, 0.02, skip, DEADLINE_S)
+        if self._then is not None:
+            raise EnvFault("the browser is gone", kind=self._then)
 
 
 class SlowPoolEnv(SlowEnv):
     """The same on the shared threads."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+
+
+async def hang() -> None:
+    """Let the deadline pass in a call that does not return."""
+    skip(DEADLINE_S)
+    await asyncio.sleep(FOREVER_S)
 
 
 class SlowAsyncEnv(AsyncEnv):
@@ -81,12 +94,12 @@ class SlowAsyncEnv(AsyncEnv):
 
     async def on_areset(self, task: Task) -> Turn:
         if self._slow == "reset":
-            await asyncio.sleep(20)
+            await hang()
         return Turn("Begin.")
 
     async def on_aturn(self, response_text: str) -> Turn:
         if self._slow == "step" and self.turn == 1:
-            await asyncio.sleep(20)
+            await hang()
         return Turn("Go on.", reward=0.25, done=self.turn == 2)
 
 
@@ -96,14 +109,17 @@ class SlowEngine(ScriptedEngine):
     def __init__(self, turn: int, *, is_deaf: bool) -> None:
         def wait(request: GenerateRequest) -> float:
             assert request.context is not None
-            return 20.0 if request.context.turn == turn else 0.0
+            if request.context.turn != turn:
+                return 0.0
+            skip(DEADLINE_S)
+            return FOREVER_S
 
         super().__init__(text_codec(), lambda context: "go go go go", latency=wait)
         self._turn, self._is_deaf = turn, is_deaf
 
     async def generate(self, request: GenerateRequest) -> Generation:
         if self._is_deaf and request.context is not None and request.context.turn == self._turn:
-            await asyncio.sleep(20)
+            await hang()
         return await super().generate(request)
 
 
@@ -122,6 +138,7 @@ async def played(
     retries: RetryBudget | None = None,
 ) -> Trajectory:
     """Play one episode with a deadline, and check its record."""
+    SlowEnv.loop = asyncio.get_running_loop()
     codec = text_codec()
     engine = engine or ScriptedEngine(codec, lambda context: "go")
     trajectory = await asyncio.wait_for(
@@ -187,8 +204,8 @@ async def test_a_deadline_that_cuts_a_call_before_its_own_deadline_does(place: s
 
 
 @pytest.mark.parametrize("place", ["reset", "step"])
-@pytest.mark.parametrize("wait_s", [0.0, 2 * DEADLINE_S])
-async def test_a_crash_near_the_deadline_is_a_fault(place: str, wait_s: float) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_crash_near_the_deadline_is_a_fault(place: str, is_late: bool) -> None:
     budget = RetryBudget(
         step_timeout_s=8 * DEADLINE_S,
         reset_timeout_s=8 * DEADLINE_S,
@@ -196,7 +213,7 @@ async def test_a_crash_near_the_deadline_is_a_fault(place: str, wait_s: float) -
         backoff=Backoff(initial_s=4 * DEADLINE_S, jitter=0.0),
     )
     trajectory = await played(
-        lambda: SlowEnv(slow=place, then=FaultKind.CRASHED, wait_s=wait_s), retries=budget
+        lambda: SlowEnv(slow=place, then=FaultKind.CRASHED, is_late=is_late), retries=budget
     )
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert trajectory.fault is not None
@@ -206,12 +223,18 @@ async def test_a_crash_near_the_deadline_is_a_fault(place: str, wait_s: float) -
 
 
 async def test_an_engine_that_fails_after_the_deadline_is_a_fault() -> None:
+    aborted = asyncio.Event()
+
     class Failing(ScriptedEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
             if request.context is not None and request.context.turn == 1:
-                await asyncio.sleep(2 * DEADLINE_S)
+                skip(DEADLINE_S)
+                await aborted.wait()
                 raise ConnectionResetError("the server went away")
             return await super().generate(request)
+
+        async def abort(self, request_id: str) -> None:
+            aborted.set()
 
     engine = Failing(text_codec(), lambda context: "go")
     trajectory = await played(SlowEnv, engine=engine)
@@ -223,7 +246,7 @@ async def test_an_engine_that_fails_after_the_deadline_is_a_fault() -> None:
 async def test_a_reply_that_comes_after_the_deadline_is_a_fault() -> None:
     def write(context: PolicyContext) -> str:
         if context.turn == 1:
-            time.sleep(2 * DEADLINE_S)  # on the event loop: nothing can interrupt this call
+            skip(2 * DEADLINE_S)  # on the event loop: nothing can interrupt this call
         return "go"
 
     trajectory = await played(SlowEnv, engine=ScriptedEngine(text_codec(), write))
@@ -239,7 +262,7 @@ async def test_a_deadline_between_two_calls_is_a_truncation_with_the_rewards_so_
     encode = codec.encode_observation
 
     def slow(*messages: Any, **options: Any) -> Any:
-        time.sleep(2 * DEADLINE_S)  # after the first step, before the second request
+        skip(2 * DEADLINE_S)  # after the first step, before the second request
         return encode(*messages, **options)
 
     monkeypatch.setattr(codec, "encode_observation", slow)
@@ -252,7 +275,7 @@ async def test_a_deadline_between_two_calls_is_a_truncation_with_the_rewards_so_
 
 
 async def test_a_deadline_that_is_not_reached_changes_nothing() -> None:
-    trajectory = await played(SlowEnv, deadline_s=20.0)
+    trajectory = await played(SlowEnv, deadline_s=DEADLINE_S)
     assert trajectory.stop_reason is StopReason.TERMINATED
     assert trajectory.reward == 0.75
 

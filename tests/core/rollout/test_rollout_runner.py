@@ -457,7 +457,7 @@ async def test_run_folder_stores_what_fits_of_episodes_that_share_a_write(tmp_pa
     others_wait = threading.Event()
 
     def hold(*_: object) -> None:
-        others_wait.wait(10)
+        others_wait.wait(120)
 
     with RunFolder.create(tmp_path / "run", {"group_size": 1}) as folder:
         first = asyncio.create_task(folder.deliver(played[0], then=hold))

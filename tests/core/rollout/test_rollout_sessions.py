@@ -253,7 +253,7 @@ async def test_cancelled_wait_keeps_no_place() -> None:
     sessions.leave()
     waiting[0].cancel()
     await asyncio.sleep(0)
-    await asyncio.wait_for(waiting[1], 5)
+    await asyncio.wait_for(waiting[1], 120)
     assert waiting[0].cancelled()
 
 
@@ -284,7 +284,7 @@ async def test_place_is_given_back_though_closing_an_environment_is_cancelled(
         patch.setattr(EnvHost, "close", cancelled)
         with pytest.raises(asyncio.CancelledError):
             await one.__aexit__(None, None, None)
-    assert await asyncio.wait_for(waiting, 20)
+    assert await asyncio.wait_for(waiting, 120)
     await other.__aexit__(None, None, None)
     await pool.close()
     threads.close()

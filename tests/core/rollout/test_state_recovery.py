@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from fakes.faults import CountingEnv, FragileEnv, ReplayEnv, SavedEnv
 from fakes.recovering import Schedule, Sessions, budget, hosted, keys, played, recovering
+from fakes.virtual_time import skip_from_thread
 
 from envkit.env import Capabilities, Observation, Turn
 from envkit.errors import EnvFault, FaultKind
@@ -102,6 +103,10 @@ async def test_replay_that_differs_is_a_permanent_fault_at_its_turn() -> None:
     assert "It was replayed after: injected transient" in str(caught.value)
 
 
+STEP_S = 60.0
+"""A step that does not hang takes less on any machine."""
+
+
 class Blamed(ReplayEnv):
     """Attributes a slow step to the reply; planned steps hang until they are released."""
 
@@ -109,13 +114,15 @@ class Blamed(ReplayEnv):
         replay_safe=True, on_step_timeout="truncate"
     )
     hangs: ClassVar[set[tuple[int, int]]] = set()
+    loop: ClassVar[asyncio.AbstractEventLoop]
     released: ClassVar[threading.Event]
 
     def on_turn(self, response_text: str) -> Turn:
         key = self.step_key
         assert key is not None
         if (key.turn, key.attempt) in self.hangs:
-            self.released.wait(20)
+            skip_from_thread(self.loop, STEP_S)
+            self.released.wait(120)
         return super().on_turn(response_text)
 
 
@@ -123,9 +130,9 @@ async def test_late_step_ends_the_episode_but_a_late_replay_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Blamed, "hangs", {(0, 1), (1, 2)})
-    Blamed.released = threading.Event()
+    Blamed.loop, Blamed.released = asyncio.get_running_loop(), threading.Event()
     async with hosted(Blamed, {("step", "e", 1, 0): "transient"}) as (host, _):
-        env = recovering(host, budget(step_timeout_s=0.3))
+        env = recovering(host, budget(step_timeout_s=STEP_S))
         await begun(env)
         with pytest.raises(StepDeadlineError) as caught:
             await env.step(Reply(text="next"))
@@ -329,18 +336,23 @@ async def test_take_over_refuses_another_start(
     assert (keys(world), world.restored) == ([], 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (FragileEnv, "FragileEnv has no snapshot and is not replay_safe"),
+        (SavedEnv, "the trajectory has no snapshot of SavedEnv, which could not be saved"),
+    ],
+)
 @pytest.mark.parametrize("can_restart", [True, False])
 @pytest.mark.parametrize(("replies", "is_same"), [([Reply(text="reply 0")], True), ([], False)])
-async def test_take_over_without_a_capability_loses_the_episode(
-    can_restart: bool, replies: list[Reply], is_same: bool
+async def test_take_over_without_a_snapshot_or_replay_loses_the_episode(
+    kind: type[CountingEnv], said: str, can_restart: bool, replies: list[Reply], is_same: bool
 ) -> None:
-    async with hosted(FragileEnv) as (host, world):
+    async with hosted(kind) as (host, world):
         env = recovering(host, can_restart=can_restart)
         start = (await env.reset()).hash
         hashes = ["hash"] * len(replies)
-        with pytest.raises(
-            EpisodeLostError if can_restart else EnvFault, match="FragileEnv has no snapshot"
-        ) as caught:
+        with pytest.raises(EpisodeLostError if can_restart else EnvFault, match=said) as caught:
             await env.take_over(replies, hashes, None, start if is_same else "another")
     if isinstance(caught.value, EnvFault):
         assert not caught.value.retryable
@@ -358,7 +370,7 @@ class Held(SavedEnv):
 
     def on_turn(self, response_text: str) -> Turn:
         self.entered.set()
-        self.released.wait(20)
+        self.released.wait(120)
         return super().on_turn(response_text)
 
 
@@ -371,7 +383,7 @@ async def test_end_of_the_episode_cuts_a_call_and_forgets_it() -> None:
         await env.reset()
         assert env.was_built
         stepping = asyncio.ensure_future(env.step(Reply(text="reply")))
-        await asyncio.to_thread(Held.entered.wait, 20)
+        await asyncio.to_thread(Held.entered.wait, 120)
         interrupt.fire()
         with pytest.raises(CutFault, match=r"end of the episode \(aborted\)") as caught:
             await stepping

@@ -111,7 +111,7 @@ def run(
     played: list[Trajectory] = []
 
     async def play() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             async for trajectory in collect(
                 env, engine, codec, episodes=EPISODES, concurrency=8, config=config
             ):

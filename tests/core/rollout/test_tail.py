@@ -55,7 +55,7 @@ def ids_of(trajectory: Trajectory) -> list[int]:
 async def test_drop_completes_the_batch_without_its_stragglers(size: int) -> None:
     tail = Tail(oversample=2, then=Stragglers.DROP)
     played, state, world = await asyncio.wait_for(
-        batch(Engine(), tail, groups=8, size=size), timeout=20
+        batch(Engine(), tail, groups=8, size=size), timeout=120
     )
     assert set(Counter(one.group_id for one in played).values()) == {size}
     assert len(played) == 8 * size == state.finished == state.total

@@ -110,7 +110,7 @@ async def test_what_is_no_turn_is_refused_after_the_trunk_was_delivered(turns: A
         *(({"token_budget": value}, "token_budget") for value in (0, -1, True, 1.5, "9")),
         *(({"concurrency": value}, "concurrency") for value in (0, None, False)),
         ({"on_leaf": "later"}, "on_leaf must be a function"),
-        ({"env": "canary-v0"}, "an environment, a function"),
+        ({"env": "canary-v1"}, "canary-v0"),
         ({"env": None}, "an environment, a function"),
     ],
 )

@@ -11,7 +11,7 @@ from fakes.faults import CountingEnv, World
 from fakes.prompt_player import TreePlayer
 from fakes.templates import make_codec
 from fakes.trajectories import Context, Reply, build
-from fakes.trees import SavedSums, Sums, digit, grow, make_player, nothing, planned, sleeps
+from fakes.trees import SavedSums, Sums, digit, grow, make_player, nothing, outlasts, planned
 from fakes.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
@@ -314,9 +314,9 @@ class Kept:
         return [leaf.episode_id for leaf in self.leaves]
 
 
-def slow(*, name: str, seconds: float = 60.0) -> Callable[[GenerateRequest], float]:
+def slow(*, name: str) -> Callable[[GenerateRequest], float]:
     """Return latencies of an engine that takes long for one episode."""
-    return lambda request: seconds if request.session_id == name else 0.0
+    return lambda request: 60.0 if request.session_id == name else 0.0
 
 
 @pytest.mark.parametrize("env", [Sums, Sums(), SavedSums], ids=["replay", "single", "snapshot"])
@@ -347,7 +347,15 @@ async def test_concurrent_leaves_are_delivered_before_the_next_turn_is_forked() 
 
 async def test_leaves_come_in_the_order_in_which_they_began_not_ended() -> None:
     kept = Kept()
-    player = make_player(latency=slow(name="tree.1.1", seconds=0.4))
+
+    class LateFirst(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Any:
+            if request.session_id == "tree.1.1":
+                await until(lambda: len(kept.leaves) == 3)
+            return await super().generate(request)
+
+    codec = make_codec("qwen3")
+    player = Player(LateFirst(codec, digit), codec)
     leaves = await grow(player=player, branching=ONCE, on_leaf=kept)
     assert [leaf.episode_id for leaf in leaves] == ["tree", "tree.1.1", "tree.1.2", "tree.1.3"]
     first, *siblings, last = kept.names
@@ -465,12 +473,12 @@ async def test_interrupt_keeps_what_ended_and_returns_the_rest_as_aborted(env: A
 async def test_fork_that_is_aborted_before_its_first_reply_can_be_resumed(
     env: type[Sums], place: str
 ) -> None:
-    interrupt = Interrupt(grace_s=0.05)
-    loop = asyncio.get_running_loop()
+    interrupt = Interrupt()
+    loop, outlast = asyncio.get_running_loop(), outlasts(interrupt.grace_s)
 
     def holds(env: Sums) -> None:
         loop.call_soon_threadsafe(interrupt.fire)
-        sleeps(0.3)(env)
+        outlast(env)
 
     calls = (holds,) if place == "restore" else (nothing, holds)
     with planned(place, *calls):
@@ -498,15 +506,20 @@ async def test_interrupt_before_the_trunk_gives_one_aborted_leaf() -> None:
 
 async def test_session_of_a_cancelled_trunk_ends() -> None:
     ended: list[str] = []
+    asked = asyncio.Event()
 
     class Watched(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Any:
+            asked.set()
+            return await super().generate(request)
+
         async def end_session(self, session_id: str) -> None:
             ended.append(session_id)
 
     codec = make_codec("qwen3")
     player = Player(Watched(codec, digit, latency=slow(name="tree")), codec)
     growing = asyncio.ensure_future(grow(player=player))
-    await asyncio.sleep(0.05)
+    await asked.wait()
     growing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await growing

@@ -3,8 +3,10 @@
 import asyncio
 import threading
 import time
+from functools import partial
 
 import pytest
+from fakes.virtual_time import skip
 from fakes.waiting import until
 
 from envkit.threads.pool import Admission, WorkerPool
@@ -98,7 +100,7 @@ async def test_pool_returns_results_and_raises_what_was_raised() -> None:
 
 async def test_pool_runs_slow_calls_side_by_side() -> None:
     pool = WorkerPool(max_threads=32)
-    together = threading.Barrier(20, timeout=10)
+    together = threading.Barrier(20, timeout=120)
     await asyncio.gather(*(pool.run(together.wait) for _ in range(20)))
     pool.close()
 
@@ -154,7 +156,7 @@ async def test_pool_without_a_thread_waits_for_one_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusals: int
 ) -> None:
     system, pool = Refusing(monkeypatch, refusals), WorkerPool()
-    assert await asyncio.wait_for(pool.run(lambda: "done"), 20) == "done"
+    assert await asyncio.wait_for(pool.run(lambda: "done"), 120) == "done"
     assert system.refusals == 0
     assert len(caplog.records) == 1
     assert "can't start new thread: calls wait for 0 threads" in caplog.text
@@ -168,33 +170,43 @@ async def test_pool_whose_growth_is_refused_goes_on_with_its_threads(
     pool = WorkerPool(max_threads=8)
     assert await pool.run(lambda: 1) == 1
     system = Refusing(monkeypatch, 10**9)
-    for _ in range(10):  # each is refused another thread
-        naps = (pool.run(lambda: time.sleep(0.01)) for _ in range(3))
-        await asyncio.wait_for(asyncio.gather(*naps), 20)
+    for _ in range(3):
+        before, gate = system.refusals, threading.Event()
+        calls = [asyncio.create_task(pool.run(partial(gate.wait, 120))) for _ in range(3)]
+        await until(lambda before=before: system.refusals < before)
+        gate.set()
+        assert all(await asyncio.gather(*calls))
     assert system.started == 0
-    assert system.refusals < 10**9
     system.refusals = 0
-    together = threading.Barrier(4, timeout=5)
+    together = threading.Barrier(4, timeout=120)
     await asyncio.gather(*(pool.run(together.wait) for _ in range(4)))
     pool.close()
 
 
 async def test_pool_counts_a_deadline_from_the_start_of_the_call() -> None:
-    pool = WorkerPool(max_threads=1)
-    slow = asyncio.create_task(pool.run(lambda: time.sleep(0.4)))
-    await asyncio.sleep(0.02)
-    assert await pool.run(lambda: "waited", timeout_s=0.2) == "waited"
-    await slow
+    pool, begun, gate = WorkerPool(max_threads=1), threading.Event(), threading.Event()
+    slow = asyncio.create_task(pool.run(lambda: begun.set() or gate.wait(120)))
+    await until(begun.is_set)
+    waiting = asyncio.create_task(pool.run(lambda: "waited", timeout_s=60))
+    await asyncio.sleep(0)
+    skip(90)
+    await asyncio.sleep(0.01)  # the timer of the call runs
+    gate.set()
+    assert await waiting == "waited"
+    assert await slow
     pool.close()
 
 
 async def test_pool_skips_a_call_that_was_cancelled_before_its_start() -> None:
-    pool, ran = WorkerPool(max_threads=1), []
-    slow = asyncio.create_task(pool.run(lambda: time.sleep(0.1)))
-    await asyncio.sleep(0.02)
+    pool, begun, gate = WorkerPool(max_threads=1), threading.Event(), threading.Event()
+    ran: list[int] = []
+    slow = asyncio.create_task(pool.run(lambda: begun.set() or gate.wait(120)))
+    await until(begun.is_set)
     late = asyncio.create_task(pool.run(lambda: ran.append(1)))
     await asyncio.sleep(0)
     late.cancel()
+    await asyncio.sleep(0)
+    gate.set()
     await slow
     assert await pool.run(lambda: "next") == "next"
     assert ran == []
@@ -215,7 +227,7 @@ async def test_worker_cleans_up_after_a_call_that_comes_back_late() -> None:
     worker.abandon(cleaned.set)
     assert not cleaned.is_set()
     gate.set()
-    assert await asyncio.to_thread(cleaned.wait, 5)
+    assert await asyncio.to_thread(cleaned.wait, 120)
 
 
 async def test_trimmed_pool_keeps_a_thread_and_goes_on() -> None:
@@ -225,7 +237,7 @@ async def test_trimmed_pool_keeps_a_thread_and_goes_on() -> None:
     await asyncio.gather(*(pool.run(lambda: time.sleep(0.02)) for _ in range(8)))
     await pool.computing.run(lambda: None)
     pool.trim()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while len(pool_threads() - others) > 2 and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
         pool.trim()  # a thread whose call has ended is not idle at once

@@ -1,11 +1,13 @@
 """The codec's policies, refusals and cache; what its audit and a server say about templates."""
 
 import copy
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.matrix import share
 from fakes.templates import (
     SPECS,
     default_codec,
@@ -21,6 +23,7 @@ from envkit.messages import Message
 from envkit.tokens import ChatCodec, RoleStatus
 from envkit.tokens.audit_page import audit_page
 from envkit.tokens.served import ServedTemplate
+from envkit.tokens.vocabulary import spelled
 from envkit.tools import ToolSpec
 
 OBSERVATION: list[Message] = [{"role": "user", "content": "You hit a wall."}]
@@ -419,3 +422,37 @@ def test_template_takes_results_where_it_writes_them_after_a_call() -> None:
     assert default_codec("qwen3").served.takes_results
     assert not default_codec("gemma3").served.takes_results
     assert not default_codec("phi3").served.takes_results
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        (" the", "Ġthe", " the"),
+        ("\ufffd", "âĢ", "\\xe2\\x80"),
+        (" \ufffd", "ĠâĢ", " \\xe2\\x80"),
+        ("\ufffd", "<0xE2>", "\\xe2"),
+        ("\ufffd", b"\xe2\x80", "\\xe2\\x80"),
+        ("\ufffd", "ï¿½", "\ufffd"),
+        ("the", "\u2581the", " the"),
+        (" ", "\u2581\u2581", "  "),
+        ("\u2581<PRE>", "\u2581<PRE>", "\u2581<PRE>"),
+        ("\ufffd", None, "\ufffd"),
+        ("\ufffd", "漢", "\ufffd"),
+        ("", None, ""),
+    ],
+)
+def test_text_of_a_token_is_readable(text: str, name: object, expected: str) -> None:
+    assert spelled(text, name) == expected
+
+
+@pytest.mark.parametrize("name", share(SPECS, of=4))
+def test_texts_of_single_tokens_spell_their_text(name: str) -> None:
+    codec = default_codec(name)
+    text = "What does \u201cB\u201d stand\n  for? One word: \u6f22\u5b57."
+    found = "".join(map(codec.token_text, codec.encode_text(text)))
+    data = bytes(
+        int(byte[2:], 16) if byte.startswith(b"\\x") else byte[0]
+        for byte in re.findall(rb"\\x..|.", found.encode(), re.DOTALL)
+    )
+    assert data.decode().lstrip() == text
+    assert codec.token_text(codec.stop_ids[0]) == codec.decode_all(codec.stop_ids[:1]) != ""

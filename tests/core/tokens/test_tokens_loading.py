@@ -105,7 +105,7 @@ def hub(answer: bytes | None) -> Generator[tuple[str, list[bytes]]]:
                     return
                 with client:
                     if answer is None:
-                        ended.wait(20)
+                        ended.wait(120)
                     requests.append(client.recv(65536))
                     client.sendall(answer or b"")
 
@@ -117,7 +117,7 @@ def hub(answer: bytes | None) -> Generator[tuple[str, list[bytes]]]:
         finally:
             ended.set()
             server.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
+            thread.join(120)
 
 
 @pytest.fixture

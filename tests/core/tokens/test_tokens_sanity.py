@@ -1,6 +1,8 @@
 """What the comparison of a delta with a full render finds, and what it accepts."""
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.tokens import Encoded, SanityMode, SanityReport, SanityStatus
 from envkit.tokens.rules import RoleRule
-from envkit.tokens.sanity import LastReply, WholeImages, check_delta
+from envkit.tokens.sanity import LONG_IDS, LastReply, WholeImages, check_delta
 from envkit.tokens.template import ChatTemplate
 from envkit.tokens.writer import PLAIN_REPLY
 
@@ -557,3 +559,12 @@ def test_error_of_foreign_code_is_a_reason() -> None:
 
     found = reason(after=ONCE, process=process, **HAS_IMAGES)
     assert "broken processor" in found
+
+
+def test_long_conversations_begin_where_the_page_says() -> None:
+    page = Path(__file__).parents[3] / "docs" / "concepts" / "ledger.md"
+
+    found = re.search(r"so above ([\d,]+)\s+ids", page.read_text(encoding="utf-8"))
+
+    assert found is not None
+    assert int(found[1].replace(",", "")) == LONG_IDS

@@ -170,7 +170,7 @@ async def test_a_fault_in_turn_leaves_no_coroutine_behind() -> None:
 
 
 async def test_calls_run_at_the_same_time_and_answer_in_their_order() -> None:
-    arrived, together = list[int](), threading.Barrier(3, timeout=30)
+    arrived, together = list[int](), threading.Barrier(3, timeout=120)
 
     async def wait(n: int) -> int:
         arrived.append(n)
@@ -222,7 +222,8 @@ async def test_a_slow_call_times_out_and_the_others_answer() -> None:
     tools = [named("slow", slow), named("stuck", released.wait), named("quick", lambda: "ok")]
     calls = [call("slow"), call("stuck"), call("quick")]
 
-    results = await run(tools, calls, timeout_s=0.1, timeouts={"slow": 0.2})
+    timeouts = {"slow": 0.2, "quick": 60.0}
+    results = await run(tools, calls, timeout_s=0.1, timeouts=timeouts)
     released.set()
 
     assert [result.status.value for result in results] == ["timeout", "timeout", "ok"]

@@ -567,6 +567,15 @@ def test_merge_forks_where_images_do_not_extend_those_before() -> None:
         assert joined[-1].images == after
 
 
+def test_merge_compares_images_with_the_row_after_a_fork() -> None:
+    own, other = (picture(0),), (picture(1),)
+    forked = row((9,), 3, images=own)
+    last = row((9, 3), 4, is_last=True, images=other)
+    joined, tally = merge_rows((row((1,), 2), forked, last))
+    assert [one.images for one in joined] == [(), own, other]
+    assert tally.forked == 2
+
+
 @pytest.mark.parametrize("last", [(True, False), (True, True), (False, True, False)])
 def test_merge_refuses_a_row_after_the_last_one(last: tuple[bool, ...]) -> None:
     with pytest.raises(LedgerFault, match="only the last one may have is_last"):

@@ -42,7 +42,7 @@ FOLDER = ImageFolder(Path("images"))
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     """Let every test make the types itself, so that coverage says which tests hold a line."""
-    for cached in (typed_record._decoder, typed_record._kinds_of, typed_record._conversions):
+    for cached in (typed_record._decoder, typed_record._kinds_of, typed_record._building):
         cached.cache_clear()
 
 
@@ -213,6 +213,22 @@ def test_unknown_fields_are_checked_as_in_the_careful_reading(text: bytes) -> No
         assert_same(line[:place] + b'"unknown": %b, ' % text + line[place:])
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": [], "content": "a"},
+        {"role": {}, "content": "a"},
+        {"role": "robot", "content": "a"},
+        {"role": "user", "content": None},
+        {"role": "user", "name": "a"},
+        {"role": "user", "content": "a", "trusted": [[0, 2]]},
+        {"content": "a"},
+    ],
+)
+def test_messages_are_checked_as_in_the_careful_reading(message: object) -> None:
+    assert_same(json.dumps({**row_of(full()), "messages": [message]}).encode())
+
+
 def unreadable(*_: object) -> Image:
     raise AssertionError
 
@@ -236,7 +252,7 @@ def test_columns_that_follow_from_the_segment_are_not_parsed(
     columns, read = list[bytes](), typed_record._read_ids
 
     def counted(column: bytes) -> list[int]:
-        columns.append(column)
+        columns.append(bytes(column))
         return read(column)
 
     monkeypatch.setattr(typed_record, "_read_ids", counted)

@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import json
+import math
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -34,7 +34,7 @@ from envkit.messages import images_of, message
 from envkit.metrics import aggregate
 from envkit.metrics.intervals import mean_interval
 from envkit.tokens import SanityStatus
-from envkit.trajectory import SegmentKind, StopReason, Trajectory, save
+from envkit.trajectory import REWARD_THRESHOLD, SegmentKind, StopReason, Trajectory, save
 from envkit.viewer import document, single_file, write_report
 from envkit.viewer.bundle import asset, bundled
 from envkit.viewer.episodes import ShownEpisode, episode, shown_episode
@@ -96,6 +96,33 @@ def test_figures_count_groups_as_the_independent_draws() -> None:
     ((name, average, episodes),) = figures["terms"]
     assert (name, episodes) == ("task", figures["solved"]["count"])
     assert average == pytest.approx(figures["reward"]["mean"])
+
+
+def test_figures_say_what_success_goes_by() -> None:
+    def rule(*episodes: Trajectory) -> dict[str, Any]:
+        return read(list(episodes)).index()["figures"]["solved"]["by"]
+
+    def one(number: int, threshold: float | None, verdict: bool | None = None) -> Trajectory:
+        metadata = {} if threshold is None else {REWARD_THRESHOLD: threshold}
+        made = build([Reply(reward=0.5)], metadata=metadata, episode_id=f"e{number}")
+        info = {} if verdict is None else {"is_success": verdict}
+        return replace(made, turns=tuple(replace(turn, info=info) for turn in made.turns))
+
+    assert rule(one(1, 0.5), one(2, 0.5)) == {"thresholds": [0.5], "verdicts": 0}
+    assert rule(one(1, 0.9), one(2, 0.5), one(3, 0.7)) == {"thresholds": [0.5, 0.9], "verdicts": 0}
+    assert rule(one(1, 0.5, True), one(2, None, False)) == {"thresholds": [], "verdicts": 2}
+    assert rule(one(1, 0.5), one(2, 0.5, True)) == {"thresholds": [0.5], "verdicts": 1}
+    assert rule(one(1, None)) == {"thresholds": [], "verdicts": 0}
+
+
+@pytest.mark.parametrize("reward", [1e308, -1e308, 1e200, math.inf, math.nan])
+def test_figures_leave_out_rewards_whose_sums_overflow(reward: float) -> None:
+    rewards = [reward, reward, *(n / 7 for n in range(8))]
+    rows = [build([Reply(reward=one)], episode_id=f"e{n}") for n, one in enumerate(rewards)]
+    figures = read(rows).index()["figures"]
+    assert figures["reward"]["mean"] == pytest.approx(0.5)
+    assert figures["distributions"][0]["max"] == 1.0
+    assert read(rows[:2]).index()["figures"]["reward"] is None
 
 
 def test_figures_of_one_group_have_no_interval() -> None:
@@ -429,15 +456,12 @@ def test_report_of_no_readable_episode_is_refused(
 
 
 def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
-    def decode(ids: Sequence[int]) -> str:
-        return "".join(f"<t{i}>" for i in ids)
-
-    found = Page(write_report([example()], tmp_path / "report.html", decode=decode))
-    vocabulary = found.unpack("vocabulary")
+    found = Page(write_report([example()], tmp_path / "report.html", token_text="<t{}>".format))
+    vocabulary = found.unpack("vocabulary-0")["vocabulary"]
     assert vocabulary["101"] == "<t101>"
     assert set(vocabulary) == {str(i) for s in example().segments for i in s.train_ids}
     plain = Page(write_report([example()], tmp_path / "report.html"))
-    assert plain.unpack("vocabulary") is None
+    assert plain.unpack("vocabulary-0") == {"vocabulary": None, "vocabulary_note": ""}
 
 
 def test_report_says_what_it_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +508,8 @@ def test_report_says_on_its_first_page_what_was_not_compared(tmp_path: Path) -> 
     equal, unchecked = SanityStatus.EQUAL, SanityStatus.UNCHECKED
     rows = [with_sanity(example(0), equal, unchecked), with_sanity(example(1), equal)]
     figures = Page(write_report(rows, tmp_path / "report.html")).index["runs"][0]["figures"]
-    assert figures["unchecked"] == {"count": 1, "of": 3}
+    counts = {status: n for status, n, _ in figures["renders"]}
+    assert counts == {"equal": 2, "unchecked": 1, "rest": 1}
     said = ["Observations that could not be compared with a full render: 1 of 3."]
     assert notes(read_run(rows)) == said
     assert notes(read_run([with_sanity(example(0), equal)])) == []

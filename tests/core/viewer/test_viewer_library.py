@@ -1,6 +1,7 @@
 """The runs and documents of a folder: which are read, and what the table of runs shows."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -138,6 +139,7 @@ def test_library_shows_large_runs_that_have_ended_without_reading_them(
             opened.append(path.name)
             return super().open(path)
 
+    monkeypatch.setattr("envkit.viewer.library._SCAN_S", 3600.0)
     library = Library(Watched(tmp_path))
     library.step()
     assert not library.step()
@@ -146,7 +148,7 @@ def test_library_shows_large_runs_that_have_ended_without_reading_them(
             "turns", "seconds", "stops", "tokens", "settings")  # fmt: skip
     for shown, read in zip(library.overview()["runs"], whole.overview()["runs"], strict=True):
         wanted = {**{key: read[key] for key in same}, "environments": ["canary-v0"]}
-        wanted["solved"] = {**read["solved"], "low": None, "high": None}
+        wanted["solved"] = {**read["solved"], "low": None, "high": None, "by": None}
         assert {key: shown[key] for key in same} == wanted
         assert shown["reward"]["mean"] == pytest.approx(read["reward"]["mean"])
         assert (shown["reward"]["top"], shown["reward"]["bottom"]) == (
@@ -302,3 +304,40 @@ def test_document_of_an_evaluation_has_intervals_and_no_hostile_values() -> None
     assert (shown["reward"]["mean"], shown["episodes"]) == (None, None)
     assert [one["mean"] for one in shown["pass_at"].values()] == [0.5, None]
     json.dumps(found, allow_nan=False)
+
+
+def test_metrics_of_all_runs_have_the_same_names_and_no_infinities(tmp_path: Path) -> None:
+    for name, more in (("a", {"step": 5, "loss": 0.25}), ("b", {"loss": math.nan, "text": "x"})):
+        stored(tmp_path / name)
+        (tmp_path / name / "metrics.json").write_text(json.dumps(more))
+    library = Library(Folder(tmp_path))
+    settle(library)
+    found = library.metrics()
+    values = {
+        run: dict(zip(found["names"], own, strict=True)) for run, own in found["runs"].items()
+    }
+    assert (values["a"]["step"], values["a"]["loss"], values["a"]["episodes"]) == (5, 0.25, 4)
+    assert (values["b"]["step"], values["b"]["loss"], values["b"]["episodes"]) == (None, None, 4)
+    assert "text" not in found["names"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_metrics_of_a_run_are_bounded(tmp_path: Path) -> None:
+    stored(tmp_path / "a")
+    many = {f"{'n' * 2_000}{number}": number for number in range(5_000)}
+    (tmp_path / "a" / "metrics.json").write_text(json.dumps({**many, "step": 1}))
+    library = Library(Folder(tmp_path))
+    settle(library)
+    names = library.metrics()["names"]
+    assert len(names) <= 400
+    assert max(map(len, names)) <= 500
+
+
+def test_row_says_how_long_the_run_took(tmp_path: Path) -> None:
+    file = stored(tmp_path / "a")
+    metrics = aggregate(load(file), elapsed_seconds=20.0)
+    (tmp_path / "a" / "metrics.json").write_text(json.dumps(metrics))
+    library = Library(Folder(tmp_path))
+    settle(library)
+    (run,) = library.overview()["runs"]
+    assert run["elapsed"] == pytest.approx(20.0)

@@ -57,14 +57,14 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
     run = opened(tmp_path)
     read_all(run)
     with TrajectoryWriter(tmp_path) as writer:
-        run.refresh(1)
+        run.refresh(60)
         assert (run.is_live, run.count) == (True, 0)
         for count in (1, 2, 3):
             writer.write(example(count))
-            assert run.refresh(1)
+            assert run.refresh(60)
             assert (run.is_live, run.count) == (True, count)
-        assert not run.refresh(1)
-    run.refresh(1)
+        assert not run.refresh(60)
+    run.refresh(60)
     assert not run.is_live  # at once, however it ended
     assert run.index()["live"] is False
 
@@ -79,13 +79,13 @@ def test_run_of_a_writer_elsewhere_is_live_while_its_file_grows(
     run = opened(tmp_path)
     with TrajectoryWriter(tmp_path) as writer:
         writer.write(example(1))
-        run.refresh(1)
+        run.refresh(60)
         assert not run.is_live  # it may have ended just before
         writer.write(example(2))
-        run.refresh(1)
+        run.refresh(60)
         assert run.is_live
     os.utime(tmp_path / FILE_NAME, (LONG_AGO, LONG_AGO))
-    run.refresh(1)
+    run.refresh(60)
     assert not run.is_live
 
 
@@ -96,11 +96,11 @@ def test_run_says_that_it_is_read_although_its_last_line_used_up_the_time(
     run = opened(tmp_path)
     clock = iter((0.0, 0.0, 100.0))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock, 100.0))
-    run.refresh(1)
+    run.refresh(60)
     assert (run.count, run.is_behind) == (1, True)
-    assert run.refresh(1)  # nothing new to read, but a different state
+    assert run.refresh(60)  # nothing new to read, but a different state
     assert not run.is_behind
-    assert not run.refresh(1)
+    assert not run.refresh(60)
 
 
 def test_run_gives_only_new_rows_of_the_same_file(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_run_that_vanished_is_empty_and_comes_back(tmp_path: Path) -> None:
     read_all(run)
     content = file.read_bytes()
     file.unlink()
-    run.refresh(1)
+    run.refresh(60)
     assert run.count == 0
     file.write_bytes(content)
     read_all(run)
@@ -241,7 +241,7 @@ def test_run_says_why_its_file_cannot_be_read(tmp_path: Path) -> None:
     moved = file.rename(tmp_path / "elsewhere.jsonl")
     file.symlink_to(moved)
     run = LiveRun("run", tmp_path / "run", Folder(tmp_path / "run"))
-    run.refresh(1)
+    run.refresh(60)
     (note,) = run.index()["notes"]
     assert "trajectories.jsonl is a link, and links are not followed" in note
     assert str(tmp_path) not in note

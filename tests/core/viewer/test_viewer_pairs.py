@@ -16,6 +16,7 @@ from fakes.trajectories import Reply, build, example, quick
 from fakes.viewer_page import Page
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.trajectory import (
@@ -76,7 +77,7 @@ def test_pairs_name_everything_that_changed() -> None:
     assert flips(failed, solved) == {PairChange.NOW_SOLVED, PairChange.OTHER_REWARD}
     assert flips(solved, failed) == {PairChange.NOW_FAILED, PairChange.OTHER_REWARD}
     assert flips(facts(reward=0.75), facts(reward=0.5)) == {PairChange.OTHER_REWARD}
-    undeclared = replace(solved, is_solved=None)
+    undeclared = structs.replace(solved, is_solved=None)
     assert flips(undeclared, failed) == {PairChange.OTHER_REWARD}
     assert flips(failed, undeclared) == {PairChange.OTHER_REWARD}
     assert flips(solved, faulted) == {PairChange.NEW_FAULT, PairChange.OTHER_STOP}
@@ -216,7 +217,7 @@ def test_diff_shows_the_first_pairs_and_counts_all(tmp_path: Path) -> None:
 
 def test_command_compares_two_runs(tmp_path: Path) -> None:
     before, after = two_runs(tmp_path)
-    outcome = run_envkit("report", str(before), "--diff", str(after))
+    outcome = run_envkit("report", str(before), str(after))
     assert outcome.code == 0
     assert outcome.out.strip() == str(before / "diff.html")
     assert Page(before / "diff.html").index["diff"]["names"] == ["before", "after"]
@@ -232,7 +233,7 @@ def test_command_shows_tokens_as_text_by_a_model(tmp_path: Path) -> None:
     model = tiny_model_dir("qwen2_5_vl")
     outcome = run_envkit("report", str(tmp_path), "--model", str(model))
     assert outcome.code == 0
-    words = Page(tmp_path / "report.html").unpack("vocabulary")
+    words = Page(tmp_path / "report.html").unpack("vocabulary-0")["vocabulary"]
     assert set(words) == {str(i) for s in example(0).segments for i in s.train_ids}
     assert any(isinstance(text, str) and text for text in words.values())
 
@@ -272,7 +273,7 @@ async def test_cycle_of_forks_is_shown_and_paired() -> None:
     leaves = await tree()
     rows = rows_of(leaves[1:3])
     first, second = rows[0].episode_id, rows[1].episode_id
-    circle = [replace(rows[0], parent=second), replace(rows[1], parent=first)]
+    circle = [structs.replace(rows[0], parent=second), structs.replace(rows[1], parent=first)]
     assert [p.first.number for p in match(circle, circle).pairs] == [1, 2]
 
 
@@ -335,3 +336,15 @@ def with_reply(trajectory: Trajectory, *, turn: int, token: int) -> Trajectory:
         return replace(segment, train_ids=ids, wire_ids=ids)
 
     return replace(trajectory, segments=tuple(map(changed, trajectory.segments)))
+
+
+def test_comparison_counts_wins_losses_and_ties() -> None:
+    def rows(*rewards: float | None) -> list[EpisodeRow]:
+        return [
+            structs.replace(facts(n, seed=n), reward=reward) for n, reward in enumerate(rewards)
+        ]
+
+    diff = compare_rows(
+        rows(0.0, 1.0, 0.5, None, math.nan, 0.25), rows(1.0, 0.5, 0.5, 1.0, 1.0, 0.5), ["a", "b"]
+    )
+    assert diff["scores"] == {"wins": 2, "losses": 1, "ties": 1, "unscored": 2}

@@ -13,8 +13,10 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 from fakes.marked_runs import grouped_run
+from fakes.served import WatchedLibrary
 from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
 from fakes.trajectories import example
+from fakes.waiting import until
 
 from envkit.errors import ServiceError
 from envkit.images import Image
@@ -38,14 +40,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def running(root: Path, *, is_in: bool = True) -> AsyncGenerator[aiohttp.ClientSession]:
-    """Serve a folder; give a client, which has the key unless it is not in."""
-    server = TestServer(create_app(Library(Folder(root)), key=KEY))
+async def running(
+    root: Path, *, is_in: bool = True, is_read: bool = False
+) -> AsyncGenerator[aiohttp.ClientSession]:
+    """Serve a folder; give a client, which has the key unless it is not in.
+
+    With `is_read`, the server has read every run by then and has no news until a file changes.
+    """
+    library = WatchedLibrary(Folder(root))
+    server = TestServer(create_app(library, key=KEY))
     jar = aiohttp.CookieJar(unsafe=True)  # keeps cookies of IP addresses
     async with server, aiohttp.ClientSession(server.make_url("/"), cookie_jar=jar) as session:
         if is_in:
             async with session.get("/", params={"key": KEY}) as entered:
                 assert entered.status == 200
+        if is_read:
+            await until(library.is_idle.is_set, seconds=60)
         yield session
 
 
@@ -64,17 +74,17 @@ async def status(
 
 async def settled(session: aiohttp.ClientSession, count: int) -> dict[str, Any]:
     """Return the table of runs once so many were read to their end."""
-    found: dict[str, Any] = {}
-    for _ in range(200):
-        found = await answer(session, "/api/runs")
-        if sum(run["state"] != "reading" for run in found["runs"]) == count:
-            return {run["name"]: run for run in found["runs"]}
-        await asyncio.sleep(0.05)
-    raise AssertionError(found)
+    async with asyncio.timeout(60):
+        while True:
+            found = await answer(session, "/api/runs")
+            if sum(run["state"] != "reading" for run in found["runs"]) == count:
+                return {run["name"]: run for run in found["runs"]}
+            await asyncio.sleep(0.02)
 
 
 EVERY_PATH = ("/", "/api/runs", "/api/run?name=first", "/api/episode?name=first&number=1",
-              "/api/search?name=first&q=a", "/api/changes", f"/image/{'0' * 64}?name=first",
+              "/api/search?name=first&q=a", "/api/changes", "/api/metrics",
+              f"/image/{'0' * 64}?name=first",
               "/api/diff?first=first&second=first", "/nothing", "/images/../x")  # fmt: skip
 
 
@@ -172,6 +182,10 @@ async def test_server_answers_what_the_files_hold(folder: Path) -> None:
         assert len(run["rows"]) == 8
         data = await answer(session, "/api/episode", name="deep/second", number=5)
         assert data["id"] == "episode-1-0"
+        line = (folder / "deep" / "second" / FILE_NAME).read_bytes().splitlines()[4]
+        record = await answer(session, "/api/record", name="deep/second", number=5)
+        assert record == json.loads(line)
+        assert await status(session, "/api/record", name="deep/second", number=99) == 404
         hits = await answer(session, "/api/search", name="first", q="open ROW 2")
         assert [number for number, _ in hits] == [9, 10, 11, 12]
         diff = await answer(session, "/api/diff", first="first", second="deep/second")
@@ -254,20 +268,19 @@ async def test_server_reports_a_growing_run(tmp_path: Path) -> None:
         with TrajectoryWriter(tmp_path / "run") as writer:
             for count in range(1, 4):
                 writer.write(example(count))
-                run: dict[str, Any] = {"rows": []}
-                while len(run["rows"]) < count:  # the server answers each wait after some seconds
+                run: dict[str, Any] = {"rows": [], "live": False}
+                # The server answers each wait after some seconds.
+                while len(run["rows"]) < count or not run["live"]:
                     state = await answer(session, "/api/changes", version=version)
                     version = state["version"]
                     if state["revisions"]:
                         run = await answer(session, "/api/run", name="run")
-                assert run["live"]
 
 
 async def test_server_waits_for_the_first_episode_of_a_run_to_compare(tmp_path: Path) -> None:
     save(grouped_run(groups=1), tmp_path / "first" / FILE_NAME)
     with TrajectoryWriter(tmp_path / "second") as writer:
-        async with running(tmp_path) as session:
-            await settled(session, 2)
+        async with running(tmp_path, is_read=True) as session:
             found = await answer(session, "/api/diff", first="first", second="second")
             assert found == {"reading": ["second"], "episodes": 4}
             for episode in grouped_run(groups=1):
@@ -279,8 +292,7 @@ async def test_server_waits_for_the_first_episode_of_a_run_to_compare(tmp_path: 
 
 
 async def test_server_answers_others_while_one_waits(folder: Path) -> None:
-    async with running(folder) as session:
-        await settled(session, 2)
+    async with running(folder, is_read=True) as session:
         state = await answer(session, "/api/changes")
         query = {"version": state["version"]}
         waiting = asyncio.create_task(answer(session, "/api/changes", **query))
@@ -298,13 +310,11 @@ async def test_server_answers_a_changed_file_with_an_error_and_then_rereads_it(
         await settled(session, 1)
         file.write_bytes(b"x" * 10)
         assert await status(session, "/api/episode", name="run", number=2) == 404
+        assert await status(session, "/api/record", name="run", number=2) == 404
         os.utime(file, (1, 1))
-        rows: list[Any] = [None]
-        for _ in range(100):
-            if rows:
-                await asyncio.sleep(0.05)
-                rows = (await answer(session, "/api/run", name="run"))["rows"]
-        assert rows == []
+        async with asyncio.timeout(60):
+            while (await answer(session, "/api/run", name="run"))["rows"]:
+                await asyncio.sleep(0.02)
 
 
 async def test_page_holds_no_data_and_runs_only_its_own_script(folder: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image as PilImage
 
 import envkit
-from envkit.cli.play_options import Wrap
+from envkit.cli.options import complete_wrap
 from envkit.env import Env, Observation, Turn
 from envkit.errors import (
     ConfigurationError,
@@ -220,8 +220,8 @@ async def test_a_retried_turn_is_filmed_once(tmp_path: Path) -> None:
 def test_rollout_films_its_episodes(tmp_path: Path) -> None:
     outcome = run_envkit(
         "rollout", "canary-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
-        "-n", 3, "--out", tmp_path / "run", "-q", "--wrap", "record-episode",
-        "--wrap-kwargs", f"folder={tmp_path / 'films'}", "--wrap-kwargs", "format=gif",
+        "-n", 3, "--out", tmp_path / "run", "-q",
+        "--wrap", f"record-episode:folder={tmp_path / 'films'},format=gif",
     )  # fmt: skip
 
     assert outcome.code == 0, outcome.err
@@ -232,12 +232,14 @@ def test_rollout_films_its_episodes(tmp_path: Path) -> None:
 
 def test_rollout_refuses_arguments_that_the_wrapper_does_not_take(tmp_path: Path) -> None:
     command = ["rollout", "canary-v0", "--policy", "oracle", "--out", tmp_path / "run", "-q"]
-    wrong = run_envkit(*command, "--wrap", "record-episode", "--wrap-kwargs", "folders=3")
-    lonely = run_envkit(*command, "--wrap-kwargs", "folder=3")
+    wrong = run_envkit(*command, "--wrap", "record-episode:folders=3")
+    twice = run_envkit(*command, "--wrap", "blank-image", "--wrap", "blank-image:grey=3")
+    unnamed = run_envkit(*command, "--wrap", "blank-image:3")
 
-    assert (wrong.code, lonely.code) == (2, 2)
+    assert (wrong.code, twice.code, unnamed.code) == (2, 2, 2)
     assert "record-episode cannot be built with {'folders': 3}" in wrong.last_error
-    assert "add --wrap NAME" in lonely.last_error
+    assert "each wrapper once, got 'blank-image' twice" in twice.last_error
+    assert "--wrap blank-image: takes KEY=VALUE" in unnamed.last_error
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
@@ -359,29 +361,29 @@ def rollout(out: Path, env_id: str, *options: object, episodes: int = 8) -> list
     return list(load(out))
 
 
-def test_the_command_offers_every_wrapper() -> None:
-    assert {member.value for member in Wrap} == set(WRAPPERS)
+def test_completion_offers_every_wrapper() -> None:
+    assert complete_wrap("") == [*WRAPPERS]
+    assert complete_wrap("re") == ["record-episode", "rescale-reward", "resize-image"]
 
 
 @pytest.mark.slow
 def test_inject_faults_is_survived(tmp_path: Path) -> None:
     played = rollout(
-        tmp_path / "run", "canary-v0", "--wrap", "inject-faults", "--wrap-kwargs", "rate=0.5",
-        "--wrap-kwargs", "worst_attempts=1", "--wrap-kwargs", 'kinds=["transient"]',
+        tmp_path / "run", "canary-v0",
+        "--wrap", 'inject-faults:rate=0.5,worst_attempts=1,kinds=["transient"]',
     )  # fmt: skip
 
     assert [t.reward for t in played] == [pytest.approx(1.0)] * 8
     assert sum(sum(turn.env_retries.values()) for t in played for turn in t.turns) > 2
     assert played[0].metadata["wrap_kwargs"] == {
-        "rate": 0.5, "worst_attempts": 1, "kinds": ["transient"],
-    }  # fmt: skip
+        "inject-faults": {"rate": 0.5, "worst_attempts": 1, "kinds": ["transient"]},
+    }
 
 
 @pytest.mark.slow
 def test_curriculum_climbs_with_the_oracle(tmp_path: Path) -> None:
     played = rollout(
-        tmp_path / "run", "geo3k-v0", "--wrap", "curriculum", "--wrap-kwargs", "levels=[1,3]",
-        "--wrap-kwargs", "window=3",
+        tmp_path / "run", "geo3k-v0", "--wrap", "curriculum:levels=[1,3],window=3",
     )  # fmt: skip
 
     assert [t.task["level"] for t in played] == [1, 1, 1, 3, 3, 3, 3, 3]
@@ -390,9 +392,8 @@ def test_curriculum_climbs_with_the_oracle(tmp_path: Path) -> None:
 
 def test_rescale_reward_changes_the_trajectorys_reward(tmp_path: Path) -> None:
     played = rollout(
-        tmp_path / "run", "canary-v0", "--wrap", "rescale-reward", "--wrap-kwargs", "scale=3.0",
-        episodes=2,
-    )  # fmt: skip
+        tmp_path / "run", "canary-v0", "--wrap", "rescale-reward:scale=3.0", episodes=2
+    )
 
     assert [t.reward for t in played] == [pytest.approx(3.0)] * 2
 

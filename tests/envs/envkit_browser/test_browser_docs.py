@@ -24,7 +24,7 @@ def test_block_runs(number: int, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ import copy
 import json
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,19 @@ def row(script: str = "", **more: Any) -> dict[str, Any]:
     return {"html": BUTTON % script, "goal": "Press the button.", "check": "0", **more}
 
 
-async def played(env: PageEnv, *replies: str) -> list[Step]:
-    """The steps of an episode of the first task; the environment is closed."""
+async def played(env: PageEnv, *replies: str, deadline_s: float | None = None) -> list[Step]:
+    """Play the first task and close the environment.
+
+    Args:
+        env: The environment.
+        replies: All replies of the episode.
+        deadline_s: Of the page, once it is loaded, which takes a busy machine long.
+    """
     try:
         await env.areset(seed=0)
+        if deadline_s is not None:
+            assert env.page is not None
+            env.page.options = replace(env.page.options, deadline_s=deadline_s)
         return [await env.astep(reply) for reply in replies]
     finally:
         await env.aclose()
@@ -226,7 +236,7 @@ ANSWER = '{"action": "answer", "text": "x"}'
 async def test_page_that_the_actions_hang_ends_the_episode(
     task: dict[str, Any], replies: tuple[str, ...], left: str
 ) -> None:
-    *before, last = await played(PageEnv(tasks=[task], deadline_s=2), *replies)
+    *before, last = await played(PageEnv(tasks=[task]), *replies, deadline_s=4)
     assert not any(step.terminated for step in before)
     assert (last.reward, last.terminated, last.info["left"]) == (0.0, True, left)
     assert "break the page" in last.info["ungraded"]
@@ -242,7 +252,7 @@ async def test_page_that_fails_by_itself_is_a_fault(kind: str) -> None:
     with pytest.raises(BrowserFault) as caught:
         await played(env, CLICK, CLICK)
     assert caught.value.retryable
-    env = PageEnv(tasks=[row("1")], deadline_s=2)
+    env = PageEnv(tasks=[row("1")])
     assert not (await played(env, CLICK))[0].terminated
 
 

@@ -215,7 +215,7 @@ def test_gymnasium_known_names_fit_the_real_spaces() -> None:
 
 
 def test_gymnasium_prompt_says_rules_actions_and_state() -> None:
-    env = made("CartPole-v1")
+    env = made("CartPole-v1", view="state")
     prompt = env.system_prompt or ""
 
     assert "An action is one of left (0), right (1). Play it by calling the tool act." in prompt
@@ -446,8 +446,10 @@ def test_gymnasium_image_observations_are_shown_as_images() -> None:
     observation, _ = env.reset(seed=0)
 
     assert observation["text"] == "eye: [image 1]\nn: 2"
-    assert np.array_equal(observation["images"][0].array(), pixels)
-    assert "a picture of 24x16 pixels" in (env.system_prompt or "")
+    shown = observation["images"][0].array()
+    assert shown.shape == (304, 456, 3)  # 19 times as large, to about 448
+    assert np.array_equal(shown[::19, ::19], pixels)
+    assert "'eye': a picture" in (env.system_prompt or "")
     grey, _ = corridor(
         view="state",
         inside={

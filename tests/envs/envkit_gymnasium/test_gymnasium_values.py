@@ -235,8 +235,8 @@ def test_ansi_with_many_marks_is_cut() -> None:
 def test_rules_leave_out_programming_and_keep_the_game() -> None:
     for name in ("FrozenLake-v1", "Acrobot-v1", "Taxi-v4"):
         env = gymnasium.make(name)
-        rules = rules_of(env, {})
+        rules = rules_of(env, {}, has_names=True)
         env.close()
         assert "Starting State" in rules
         assert not [word for word in ("gym.make", "Version History", "<a ", "](") if word in rules]
-    assert rules_of(gymnasium.Env(), {"a": 1}) == ""
+    assert rules_of(gymnasium.Env(), {"a": 1}, has_names=False) == ""

@@ -47,13 +47,13 @@ def session() -> Iterator[DesktopSession]:
         yield session
 
 
-def shell(session: DesktopSession, command: str, seconds: float = 20.0) -> str:
+def shell(session: DesktopSession, command: str, seconds: float = 120.0) -> str:
     assert session.desk is not None
     done = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
     return done.output.decode("utf-8", "replace")
 
 
-def await_file(session: DesktopSession, path: str, seconds: float = 10.0) -> bytes | None:
+def await_file(session: DesktopSession, path: str, seconds: float = 120.0) -> bytes | None:
     until = time.monotonic() + seconds
     while (data := session.home.read(path)) is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -295,7 +295,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     sandbox = holder.sandbox  # type: ignore[union-attr]
     assert sandbox is not None
     os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
-    sandbox.wait(10)
+    sandbox.wait(120)
     with pytest.raises(errors.EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
     assert caught.value.kind is errors.FaultKind.CRASHED
@@ -396,7 +396,7 @@ def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
         assert ready.display is not None
         assert ready.display.sandbox is not None
         ready.display.kill()
-        ready.display.sandbox.wait(timeout=10)  # a killed process lives until the kernel ends it
+        ready.display.sandbox.wait(timeout=120)  # a killed process lives until the kernel ends it
         with pool.take() as second:
             second.check()
     assert wait_until_gone([*(children() - before)]) == []
@@ -445,7 +445,7 @@ def document(name: str) -> bytes:
     return file.getvalue()
 
 
-def await_title(session: DesktopSession, part: str, seconds: float = 30.0) -> bool:
+def await_title(session: DesktopSession, part: str, seconds: float = 120.0) -> bool:
     until = time.monotonic() + seconds
     while not (found := any(part in title for title in session.titles())):
         if time.monotonic() > until:

@@ -1,9 +1,14 @@
 """Unusual and hostile input to a real desktop: a note at most, never an exception."""
 
 import json
+import os
+import signal
+import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from fakes.desktop_runs import row
@@ -16,6 +21,8 @@ from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import DesktopSession, start_session
 from envkit_linux_desktop.tasks.moves import key, wait
 from envkit_linux_desktop.tasks.moves import text as type_text
+from envkit_sandbox.bubblewrap import first_process
+from envkit_sandbox.watchdog import processes
 
 PAGE = b"""<meta charset=utf-8><script>
 onhashchange = onload = () => document.title = location.hash || "empty";
@@ -70,9 +77,67 @@ def act(session: DesktopSession, *actions: Action) -> list[str | None]:
     return notes
 
 
+@contextmanager
+def stopped(session: DesktopSession, program: str) -> Generator[None]:
+    """Keep an application from reading keys."""
+    assert session.desk is not None
+    inside = processes(first_process(session.desk.sandbox))
+    (one,) = (pid for pid in inside if Path(f"/proc/{pid}/comm").read_text().strip() == program)
+    os.kill(one, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(one, signal.SIGCONT)
+
+
+def saved(session: DesktopSession) -> str:
+    """Save Mousepad's file and return its text."""
+    before = session.home.read("typed.txt")
+    act(session, key("ctrl", "s"))
+    until = time.monotonic() + 120
+    while (data := session.home.read("typed.txt")) == before and time.monotonic() < until:
+        time.sleep(0.05)
+    return (data or b"").decode().rstrip("\n")
+
+
 @DESKTOP.mark
 @pytest.mark.slow
-def test_an_application_that_reads_keys_late_gets_every_character() -> None:
+def test_an_application_that_reads_keys_late_gets_every_character(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(performing, "_TYPE_SECONDS", 120.0)
+    with start_session(800, 600) as session, ExitStack() as late:
+        session.put({"typed.txt": b""})
+        session.open(("mousepad", "/home/user/typed.txt"))
+        late.enter_context(stopped(session, "mousepad"))
+        reader = threading.Timer(3.0, late.close)
+        reader.start()
+        Performer(session.screen).perform(type_text(SYMBOLS))
+        reader.join()
+        assert saved(session) == SYMBOLS
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_text_for_an_application_that_reads_no_keys_is_cut_and_the_note_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(performing, "_TYPE_SECONDS", 3.0)
+    with start_session(800, 600) as session:
+        session.put({"typed.txt": b""})
+        session.open(("mousepad", "/home/user/typed.txt"))
+        with stopped(session, "mousepad"):
+            note = Performer(session.screen).perform(type_text(SYMBOLS))
+        assert note is not None
+        count = int(note.split("only the first ")[1].split()[0])
+        assert count < len(SYMBOLS)
+        assert saved(session) == SYMBOLS[:count]
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_browser_gets_every_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performing, "_TYPE_SECONDS", 120.0)
     with start_session(1280, 800) as session:
         session.put({"p.html": PAGE})
         session.open(("chromium", "/home/user/p.html"))
@@ -82,7 +147,7 @@ def test_an_application_that_reads_keys_late_gets_every_character() -> None:
             key("ctrl", "l"),
             type_text(f"file:///home/user/p.html#{SYMBOLS}\n"),
         )
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while not (title := session.titles()[-1]).startswith("#") and time.monotonic() < until:
             time.sleep(0.1)
     assert urllib.parse.unquote(title.rpartition(" - ")[0][1:]) == SYMBOLS
@@ -102,7 +167,7 @@ def test_text_that_takes_too_long_is_cut_and_the_note_counts(
         count = int(note.split("only the first ")[1].split()[0])
         assert 0 < count < 5000
         act(session, key("enter"), key("ctrl", "d"))
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while not (data := session.home.read("typed.txt")) and time.monotonic() < until:
             time.sleep(0.1)
     assert data == text[:count].encode() + b"\n"
@@ -172,9 +237,7 @@ def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(performing, "_TYPE_SECONDS", 1.0)
     with start_session(800, 600) as session:
         session.open(("galculator",))
-        begun = time.monotonic()
         (note,) = act(session, type_text("1" * 90))
-        assert time.monotonic() - begun < 10
         assert note is not None
         assert "of 90 characters" in note
 
@@ -186,7 +249,7 @@ def test_images_that_fill_the_display_are_a_fault_and_not_the_end_of_the_machine
         session.put({"draw.py": DRAW_ON_PIXMAPS.encode()})
         assert session.desk is not None
         session.desk.launch(("python3", "draw.py"))
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while session.screen.is_alive and time.monotonic() < until:
             time.sleep(0.1)
         with pytest.raises(EnvFault, match="display") as caught:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from fakes.search_backend import DOCUMENTS, MemoryBackend, tasks
-from fakes.search_server import Failure, FakeSearchServer, Shape, served
+from fakes.search_server import HANG_S, Failure, FakeSearchServer, Shape, served
+from fakes.virtual_time import skip
+from fakes.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +25,8 @@ from envkit_search.remote import DOCUMENT_CHARACTERS, RetrieveClient, read_answe
 from envkit_search.transport import HttpLimits
 
 QUICK = HttpLimits(
-    attempt_s=0.4,
-    deadline_s=5,
+    attempt_s=HANG_S,
+    deadline_s=10 * HANG_S,
     max_attempts=3,
     max_bytes=1 << 20,
     backoff=Backoff(initial_s=0.01, maximum_s=0.05, jitter=0.5),
@@ -206,25 +208,25 @@ async def test_requests_under_way_are_bounded() -> None:
 
 
 async def test_a_caller_that_leaves_does_not_affect_others() -> None:
-    server = FakeSearchServer(delay_s=0.1)
+    server = FakeSearchServer(delay_s=30)
     async with client_of(server, window_s=0.001) as client:
         leaving = asyncio.ensure_future(client.search(["Tindel"], topk=1))
         staying = asyncio.ensure_future(client.search(["Quill"], topk=1))
-        await asyncio.sleep(0.05)
+        await until(lambda: server.at_once == 1)
         leaving.cancel()
+        skip(30)
         assert (await staying)[0][0].document.title == "Quill"
         alone = asyncio.ensure_future(client.search(["Brack"], topk=1))
-        await asyncio.sleep(0.05)
+        await until(lambda: server.at_once == 1)
         alone.cancel()
-        await asyncio.sleep(0.02)
-        assert server.at_once == 0
+        await until(lambda: server.at_once == 0)
 
 
 async def test_closing_ends_the_searches_under_way() -> None:
-    server = FakeSearchServer(script=[Failure.HANG])
+    server = FakeSearchServer(delay_s=30)
     async with client_of(server) as client:
         under_way = asyncio.ensure_future(client.search(["Tindel"], topk=1))
-        await asyncio.sleep(0.05)
+        await until(lambda: server.at_once == 1)
         waiting = asyncio.ensure_future(client.search(["Quill"], topk=1))
         await asyncio.sleep(0)
         await client.aclose()

@@ -123,6 +123,7 @@ def test_hanging_command_is_reported_and_the_episode_goes_on() -> None:
     env.reset(seed=1, options={"task": task})
     step = env.step(write("sleep 60", env.protocol))
     assert step.observation["text"] == "[exit code 130; stopped after 0.3 s, its deadline]"
+    env._seconds = 30.0  # what does not hang may take its time
     env.step(write("echo 1 > a", env.protocol))
     assert env.step("Done.").reward == 1.0
 
@@ -186,12 +187,12 @@ def test_malformed_call_is_explained_and_too_many_are_counted(env: TerminalEnv) 
 @BUBBLEWRAP.mark
 @pytest.mark.slow
 def test_commands_of_a_reply_share_their_time() -> None:
-    env = TerminalEnv(command_seconds=0.4)
+    env = TerminalEnv(command_seconds=2.0)
     env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "x"})})
     step = env.step("\n".join(write("sleep 9", env.protocol) for _ in range(4)))
     assert step.info["exit_codes"] == [130, 130]
     assert (
-        "2 more commands were not run: at most 4 run in one reply, for 0.8 s together"
+        "2 more commands were not run: at most 4 run in one reply, for 4 s together"
         in (step.observation["text"])
     )
     env.close()

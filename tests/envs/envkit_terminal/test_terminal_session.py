@@ -29,7 +29,7 @@ def session() -> Iterator[TerminalSession]:
         yield started
 
 
-def run(session: TerminalSession, command: str, seconds: float = 10.0) -> Ran:
+def run(session: TerminalSession, command: str, seconds: float = 120.0) -> Ran:
     return session.run(command, seconds=seconds)
 
 

@@ -18,7 +18,9 @@ try:
     import torch
     import transformers
 except ImportError as error:
-    raise MissingDependencyError.for_extra("comparing gradients", "torch", "hf") from error
+    raise MissingDependencyError.for_extra(
+        "comparing gradients", "torch", "transformers"
+    ) from error
 
 _VISION_TOKENS: Final = {"vision_start": 151652, "vision_end": 151653, "image": 151655}
 """Qwen2.5-VL's vision token ids, used by the recordings with images."""
