@@ -31,6 +31,9 @@ WITH_MARKS = """
 """A chat template that marks the assistant's replies, as `assistant_only_loss` needs."""
 
 
+pytestmark = pytest.mark.usefixtures("installed")
+
+
 @pytest.fixture(autouse=True)
 def _walk() -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
     register_walk()

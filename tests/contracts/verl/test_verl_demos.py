@@ -13,6 +13,8 @@ from omegaconf import OmegaConf
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
+pytestmark = pytest.mark.usefixtures("installed")
+
 
 @pytest.fixture(autouse=True)
 def _walk(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
