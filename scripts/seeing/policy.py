@@ -8,7 +8,9 @@ and capital letter, so any text still encodes.
 
 import copy
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,6 +202,13 @@ def save_policy(
     half.config.trained_on = dict(trained_on)
     with quiet_transformers():
         save_folder(folder, half, tokenizer, max_pixels=VISION.max_pixels)
+
+
+def write_run(out: Path, **settings: object) -> None:
+    """Record everything that the weights of a run depend on."""
+    names = ("torch", "transformers", "tokenizers", "numpy")
+    run = {**settings, "versions": {name: version(name) for name in names}}
+    (out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
 def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer

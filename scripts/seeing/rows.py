@@ -6,10 +6,12 @@ training and an interrupted run can recreate it.
 """
 
 import asyncio
+import multiprocessing
 import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -331,7 +333,17 @@ def oracle_rows(
 _maker: RowMaker | None = None
 
 
-def start_worker(folder: Path, seed: int) -> None:
+def worker_pool(folder: Path, seed: int) -> ProcessPoolExecutor:
+    """Return a pool of one process, which makes rows with a policy's folder while others train."""
+    return ProcessPoolExecutor(
+        1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(folder, seed),
+    )
+
+
+def _start_worker(folder: Path, seed: int) -> None:
     """Prepare a worker process with lower priority than training."""
     global _maker  # noqa: PLW0603  # what a pool's initializer leaves for its calls
     os.nice(5)

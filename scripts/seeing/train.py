@@ -13,7 +13,6 @@ import argparse
 import copy
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import sys
@@ -21,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from forward import logprobs, multiply_patches
-from policy import CODES, DESKTOP, FAMILIES, SHORT_CODES, make_policy, save_policy
-from rows import GROUPS, Chunk, Example, RowMaker, start_worker, worker_chunk
+from policy import CODES, DESKTOP, FAMILIES, SHORT_CODES, make_policy, save_policy, write_run
+from rows import GROUPS, Chunk, Example, RowMaker, worker_chunk, worker_pool
 
 from envkit.seeds import derive_seed
 
@@ -258,19 +256,6 @@ def _look_for_half(training: Training, held_out: Sequence[Example]) -> None:
         save_policy(training.options.out / "half", training.model, training.tokenizer, SHORT_CODES)
 
 
-def _write_run(options: argparse.Namespace) -> None:
-    """Record everything the weights depend on."""
-    run = {
-        "script": "scripts/seeing/train.py",
-        "seed": options.seed,
-        "steps": STEPS,
-        "versions": {
-            name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")
-        },
-    }
-    (options.out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> int:
     """Run from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
@@ -280,13 +265,8 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     training = Training(options)
     save_policy(options.out / "now", training.model, training.tokenizer, CODES | DESKTOP)
-    _write_run(options)
-    with ProcessPoolExecutor(
-        1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=start_worker,
-        initargs=(options.out / "now", options.seed),
-    ) as pool:
+    write_run(options.out, script="scripts/seeing/train.py", seed=options.seed, steps=STEPS)
+    with worker_pool(options.out / "now", options.seed) as pool:
         train(training, pool)
     return 0
 

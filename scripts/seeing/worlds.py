@@ -12,14 +12,12 @@ with bfloat16 products, and part of a second one for the rows.
 import argparse
 import copy
 import json
-import multiprocessing
 import os
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from forward import batch_attention, logprobs, multiply_patches
-from policy import CODES, DESKTOP, LEARNED, WORLDS, grow, save_policy
-from rows import Chunk, Example, start_worker, worker_mixture
+from policy import CODES, DESKTOP, LEARNED, WORLDS, grow, save_policy, write_run
+from rows import Chunk, Example, worker_mixture, worker_pool
 
 from envkit.seeds import derive_seed
 
@@ -270,21 +268,6 @@ def _log(training: Training) -> None:
         log.write(json.dumps(line) + "\n")
 
 
-def _write_run(options: argparse.Namespace) -> None:
-    """Record everything the weights depend on."""
-    first = json.loads((options.run / "run.json").read_text(encoding="utf-8"))
-    run = {
-        "script": "scripts/seeing/worlds.py",
-        "seed": options.seed,
-        "steps": options.steps,
-        "from": first,
-        "versions": {
-            name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")
-        },
-    }
-    (options.out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> int:
     """Run from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
@@ -296,13 +279,10 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     training = Training(options)
     training.save("now")
-    _write_run(options)
-    with ProcessPoolExecutor(
-        1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=start_worker,
-        initargs=(options.out / "now", options.seed),
-    ) as pool:
+    first = json.loads((options.run / "run.json").read_text(encoding="utf-8"))
+    settings = {"seed": options.seed, "steps": options.steps, "from": first}
+    write_run(options.out, script="scripts/seeing/worlds.py", **settings)
+    with worker_pool(options.out / "now", options.seed) as pool:
         train(training, pool)
     return 0
 
