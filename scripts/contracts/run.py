@@ -49,6 +49,12 @@ CORE_OPTIONS = (
 OPEN_CONNECTIONS = ("-p", "no:unraisableexception")
 """Some clients leave their connections to the end of the process."""
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
+TINY_MODELS = """
+from fakes.models import TinyKind, tiny_model_dir
+for kind in TinyKind:
+    tiny_model_dir(kind)
+"""
+"""Makes the models of tests; they stay in the cache."""
 
 
 def main() -> int:
@@ -72,6 +78,8 @@ def main() -> int:
         programs = _programs(recipe)
         if options.build_only:
             return 0
+        if not recipe.has_torch:
+            make_models(recipe)
         run = run_core if recipe is LOWEST else run_project
         status = run(recipe, str(python), options.pytest_arguments, programs)
         return EXIT_TESTS if status else 0
@@ -81,6 +89,20 @@ def main() -> int:
     except KeyboardInterrupt:
         say(recipe.name, "interrupted")
         return EXIT_INTERRUPTED
+
+
+def make_models(recipe: Recipe) -> None:
+    """Make the tests' models with this interpreter, for an environment that has no torch.
+
+    Raises:
+        EnvironmentBuildError: One could not be made.
+    """
+    command = [sys.executable, "-c", TINY_MODELS]
+    done = subprocess.run(
+        command, env=variables(recipe), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise EnvironmentBuildError(f"no models for its tests:\n{done.stderr[-2000:]}")
 
 
 def run_project(
