@@ -10,10 +10,11 @@ from envkit.grading import Grade
 from envkit.marks import clip
 from envkit.ranges import one_of
 from envkit.tasks import ListSource, Task, TaskSource
+from envkit_sandbox.commands import MAX_COMMANDS, Protocol, Reply, read, write
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT
 from envkit_terminal.grader_sandbox import FinalState
 from envkit_terminal.grading import grade
-from envkit_terminal.protocol import BASH, MAX_COMMANDS, Protocol, Reply, read, system_prompt, write
+from envkit_terminal.instructions import BASH, system_prompt
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 from envkit_terminal.tasks import GeneratedTasks, check_task, entries
 
@@ -135,7 +136,7 @@ class TerminalEnv(Env):
             EnvFault: The sandbox is gone, or the grader failed.
         """
         assert self._session is not None
-        reply = read(self.reply, self.protocol)
+        reply = read(self.reply, self.protocol, BASH)
         if reply.is_last:
             marks = [{"kind": "answer", "text": clip(reply.text)}]
             return self._end("The episode is over.", {"exit_codes": [], "marks": marks}, done=True)

@@ -99,7 +99,7 @@ def test_all_extra_takes_every_other_one() -> None:
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that some users do not want
     # A web framework, a service in another language, a stack of exporters, clients of services.
-    heavy = {"openenv", "ray", "wandb", "opentelemetry", "verifiers"}
+    heavy = {"harbor", "openenv", "ray", "wandb", "opentelemetry", "verifiers"}
     compiled = {"reasoning-gym"}  # pip needs a C compiler for one of its dependencies
     ours = {"dev", "docs"}  # for working on envkit
     assert set(inside) == set(extras) - {"all"} - ours - trainers - heavy - compiled

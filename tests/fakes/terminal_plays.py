@@ -3,8 +3,8 @@
 from typing import Any
 
 from envkit.env import Step
+from envkit_sandbox.commands import write
 from envkit_terminal import TerminalEnv
-from envkit_terminal.protocol import write
 
 
 def left(task: dict[str, Any], *commands: str, **arguments: Any) -> Step:

@@ -15,9 +15,10 @@ import envkit
 from envkit.env import Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
 from envkit.reply import FinishReason, Reply
+from envkit_sandbox.commands import Protocol, read, write
 from envkit_terminal import TerminalEnv
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT, draw
-from envkit_terminal.protocol import Protocol, read, write
+from envkit_terminal.instructions import BASH
 
 FAMILY_NAMES = [
     name for name in FAMILIES if name not in NEEDS_GIT or shutil.which("git", path="/usr/bin")
@@ -153,7 +154,7 @@ def test_fenced_protocol_runs_blocks_in_order() -> None:
 def test_reply_is_read_as_commands_or_errors(
     reply: str, commands: tuple[str, ...], errors: int
 ) -> None:
-    found = read(Reply(text=reply), Protocol.TOOLS)
+    found = read(Reply(text=reply), Protocol.TOOLS, BASH)
     assert found.commands == commands
     assert len(found.errors) == errors
 
@@ -168,9 +169,9 @@ def test_no_command_of_a_cut_reply_or_a_thought_is_read(protocol: Protocol) -> N
         Reply(text=thought),
         Reply(text=f"{text}\n</think>\n{text}"[: -len(text) // 2], opened="<think>"),
     ):
-        found = read(said, protocol)
+        found = read(said, protocol, BASH)
         assert (found.commands, len(found.errors), found.is_last) == ((), 1, False)
-    (command,) = read(Reply(text=f"{thought}\n</think>\n{text}"), protocol).commands
+    (command,) = read(Reply(text=f"{thought}\n</think>\n{text}"), protocol, BASH).commands
     assert command.strip() == "rm -r x"
 
 

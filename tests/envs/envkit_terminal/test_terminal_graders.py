@@ -11,9 +11,9 @@ from fakes.terminal_plays import left
 
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
+from envkit_sandbox.commands import write
 from envkit_terminal import Limits, TerminalEnv
 from envkit_terminal.grading import reward_of
-from envkit_terminal.protocol import write
 from envkit_terminal.tasks import check_task
 
 CHECK_PY = """import dataclasses

@@ -13,11 +13,11 @@ from fakes.terminal_plays import left
 from envkit.env import Step
 from envkit.errors import ConfigurationError
 from envkit.grading import UngradedError
+from envkit_sandbox.commands import write
 from envkit_terminal import TerminalEnv
 from envkit_terminal.bench_results import passed
 from envkit_terminal.dockerfile import RefusedError
 from envkit_terminal.harbor import import_folders, read_folder
-from envkit_terminal.protocol import write
 
 TOML = """
 version = "1.0"

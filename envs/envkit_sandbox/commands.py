@@ -1,4 +1,4 @@
-"""Read a model's reply as commands, or as the end of the episode."""
+"""Read a model's reply as shell commands, or as the end of the episode."""
 
 import json
 import re
@@ -17,21 +17,22 @@ _BLOCK: Final = re.compile(
     r"^```(?:bash|sh|shell)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
 )
 _OPENING: Final = re.compile(r"^```(?:bash|sh|shell)[ \t]*$", re.MULTILINE)
-BASH: Final = ToolSpec(
-    name="bash",
-    description=(
-        "Run a command in your shell and return its output and exit code. The shell keeps its "
-        "folder and variables between calls."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "What bash shall run."},
+
+
+def bash_tool(description: str) -> ToolSpec:
+    """Return the tool `bash(command)` with a description of the shell."""
+    return ToolSpec(
+        name="bash",
+        description=description,
+        parameters={
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "description": "What bash shall run."},
+            },
+            "required": ["command"],
+            "additionalProperties": False,
         },
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-)
+    )
 
 
 class Protocol(StrEnum):
@@ -59,17 +60,23 @@ class Reply:
         return not self.commands and not self.errors
 
 
-def read(reply: envkit.Reply, protocol: Protocol) -> Reply:
-    """Parse a reply; any text is valid input."""
+def read(reply: envkit.Reply, protocol: Protocol, tool: ToolSpec) -> Reply:
+    """Parse a reply; any text is valid input.
+
+    Args:
+        reply: What the model wrote.
+        protocol: How it writes commands.
+        tool: The tool of the tools protocol; see `bash_tool`.
+    """
     if len(reply.text) > MAX_REPLY:
         return Reply(errors=(f"a reply may have at most {MAX_REPLY} characters",))
     if protocol is Protocol.FENCED:
         return _read_fenced(reply)
-    parsed = parse_tool_calls(reply, tools=(BASH,))
+    parsed = parse_tool_calls(reply, tools=(tool,))
     errors = [*parsed.errors]
     commands: list[str] = []
     for call in parsed.calls:
-        wrong = call_errors(call, (BASH,))
+        wrong = call_errors(call, (tool,))
         errors += wrong
         if not wrong:
             commands.append(call.arguments["command"])
@@ -96,17 +103,3 @@ def write(command: str, protocol: Protocol) -> str:
         return f"```bash\n{command}\n```"
     call = json.dumps({"name": "bash", "arguments": {"command": command}}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
-
-
-def system_prompt(protocol: Protocol) -> str:
-    """Return the instructions for a model."""
-    how = (
-        "Call the tool bash to run a command."
-        if protocol is Protocol.TOOLS
-        else "Write a command in a code block that begins with ```bash; it runs in your shell."
-    )
-    return (
-        "You work in a Linux terminal without network. "
-        f"{how} Its output and exit code are your next input. The shell keeps its folder and "
-        "variables. Commands cannot ask for input. When the task is done, reply without a command."
-    )

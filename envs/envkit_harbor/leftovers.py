@@ -1,0 +1,90 @@
+"""Folders of workers: claimed while their driver or worker lives, and swept afterwards.
+
+A claim is a lock on a file in the folder. Driver and worker both hold it, so it is free only when
+both are gone, whichever way. `sweep` removes what such a pair left: processes that name the folder
+on their command line, and the folder.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "envkit-harbor-"
+_LOCK: Final = "lock"
+_NEW_SECONDS: Final = 60.0
+"""Age below which a folder without a lock file is still being made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A folder that is in use."""
+
+    folder: Path
+    lock: int
+    """An open file; the claim ends when every process that holds it has ended."""
+
+
+def claim() -> Claim:
+    """Make a folder and claim it. The sandboxes' user may enter it, but not list it."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    folder.chmod(0o711)
+    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return Claim(folder=folder, lock=lock)
+
+
+def remove(claimed: Claim) -> None:
+    """End what is left of a claim and remove its folder."""
+    _end_named(claimed.folder)
+    shutil.rmtree(claimed.folder, ignore_errors=True)
+    with suppress(OSError):
+        os.close(claimed.lock)
+
+
+def sweep() -> list[Path]:
+    """Remove what dead drivers and workers left on this machine; return the folders."""
+    swept: list[Path] = []
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
+        if _is_abandoned(folder):
+            _end_named(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            swept.append(folder)
+    return swept
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return False
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        with suppress(OSError):
+            return time.time() - folder.stat().st_mtime > _NEW_SECONDS
+        return False
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _end_named(folder: Path) -> None:
+    """Kill processes that have the folder on their command line."""
+    name = os.fsencode(folder)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if any(word == name or name + b"/" in word for word in words):
+                    os.kill(int(entry.name), signal.SIGKILL)
