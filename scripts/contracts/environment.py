@@ -14,13 +14,15 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 BUILD_TIMEOUT_S = 45 * 60
@@ -75,6 +77,7 @@ class Recipe:
         cost: Download and disk size of a build, for its first progress line.
         has_torch: Whether the packages include torch, which must be a CPU build.
         resolves: Let pip add the dependencies of what is listed, from wheels only.
+        oldest: The oldest Python that the packages accept.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Recipe:
     cost: str = "downloads about 0.5 GB, takes 1.7 GB of disk"
     has_torch: bool = True
     resolves: bool = False
+    oldest: tuple[int, int] = (3, 11)
 
     def whole_check(self) -> str:
         """Return the code that must run at the end of a build."""
@@ -96,7 +100,7 @@ class Recipe:
         """Return the environment's folder, existing or not."""
         described = [
             platform.machine(),
-            platform.python_version(),
+            interpreter(self.oldest)[1],
             self.whole_check(),
             *self.pip_options,
             *(f"{file.target} {file.at_start}" for file in self.files),
@@ -106,6 +110,36 @@ class Recipe:
         for path in (self.requirements, *(file.source for file in self.files)):
             digest.update(b"\0" + path.read_bytes())
         return cache_root() / f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
+
+
+@cache
+def interpreter(oldest: tuple[int, int]) -> tuple[str, str]:
+    """Return an interpreter that is new enough, and its version.
+
+    It is this one, or the one that ENVKIT_NEWER_PYTHON names, or the oldest on the path or of pyenv.
+
+    Raises:
+        EnvironmentBuildError: This machine has none.
+    """
+    if sys.version_info >= oldest:
+        return sys.executable, platform.python_version()
+    named = os.environ.get("ENVKIT_NEWER_PYTHON")
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    names = [f"python3.{minor}" for minor in range(oldest[1], oldest[1] + 4)]
+    found = [named] if named else [*map(shutil.which, names), *root.glob("versions/3.*/bin/python3")]
+    ask = "import ensurepip, platform; print(platform.python_version())"
+    usable: dict[tuple[int, ...], tuple[str, str]] = {}
+    for one in filter(None, found):
+        with suppress(OSError, subprocess.CalledProcessError):
+            command = [str(one), "-c", ask]
+            version = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
+            usable[tuple(map(int, re.findall(r"\d+", version)[:3]))] = str(one), version
+    new = {version: one for version, one in usable.items() if version >= oldest}
+    if not new:
+        raise EnvironmentBuildError(
+            f"it needs Python {oldest[0]}.{oldest[1]} or newer; name one in ENVKIT_NEWER_PYTHON"
+        )
+    return new[min(new)]
 
 
 def say(name: str, text: str) -> None:
@@ -185,7 +219,7 @@ class _Build:
                 f"the recipe is for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
             )
         self._log.unlink(missing_ok=True)
-        venv = [sys.executable, "-m", "venv", str(self._folder)]
+        venv = [interpreter(self._recipe.oldest)[0], "-m", "venv", str(self._folder)]
         self._step("creating a virtual environment", venv)
         python = str(self._folder / "bin" / "python")
         pip = [python, "-m", "pip", "install", "--no-compile", "--progress-bar", "off"]

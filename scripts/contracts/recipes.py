@@ -122,6 +122,20 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
+HARBOR = Recipe(
+    name="harbor",
+    version="0.26.0",
+    requirements=CONTRACTS / "harbor" / "requirements.txt",
+    check="""
+import harbor.verifier.verifier, harbor.environments.factory, harbor.trial.artifact_handler
+import gymnasium, jsonschema, pytest_asyncio
+""",
+    variables=(("HARBOR_TELEMETRY", "off"),),
+    cost="downloads about 0.1 GB, takes 0.4 GB of disk",
+    has_torch=False,
+    oldest=(3, 12),
+)
+
 INSPECT = Recipe(
     name="inspect",
     version="0.3.285",
@@ -206,7 +220,7 @@ import hypothesis, pytest_asyncio, transformers, xdist
 """The core with its lowest direct dependencies, and transformers for the tests' tokenizers."""
 
 _TESTED = (
-    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, WORLDS, CLIENTS, RAY),
+    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, HARBOR, INSPECT, WORLDS, CLIENTS, RAY),
     *(READERS_OLDEST, READERS_NEWEST, LOWEST),
 )
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
