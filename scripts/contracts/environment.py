@@ -116,7 +116,7 @@ class Recipe:
 def interpreter(oldest: tuple[int, int]) -> tuple[str, str]:
     """Return an interpreter that is new enough, and its version.
 
-    It is this one, or the one that ENVKIT_NEWER_PYTHON names, or the oldest on the path or of pyenv.
+    It is this one, or what ENVKIT_NEWER_PYTHON names, or the oldest on the path or of pyenv.
 
     Raises:
         EnvironmentBuildError: This machine has none.
@@ -126,7 +126,9 @@ def interpreter(oldest: tuple[int, int]) -> tuple[str, str]:
     named = os.environ.get("ENVKIT_NEWER_PYTHON")
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     names = [f"python3.{minor}" for minor in range(oldest[1], oldest[1] + 4)]
-    found = [named] if named else [*map(shutil.which, names), *root.glob("versions/3.*/bin/python3")]
+    found = (
+        [named] if named else [*map(shutil.which, names), *root.glob("versions/3.*/bin/python3")]
+    )
     ask = "import ensurepip, platform; print(platform.python_version())"
     usable: dict[tuple[int, ...], tuple[str, str]] = {}
     for one in filter(None, found):

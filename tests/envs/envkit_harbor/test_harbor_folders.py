@@ -83,10 +83,10 @@ def test_folder_that_cannot_be_played_is_refused_alone(tmp_path: Path, name: str
 
 
 def test_folder_without_a_playable_task_is_a_configuration_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no task.toml"):
+    with pytest.raises(ConfigurationError, match=r"there is no task\.toml"):
         HarborEnv(tasks=str(tmp_path))
     write_task(tmp_path, test=None)
-    with pytest.raises(ConfigurationError, match="hello: it has no tests/test.sh"):
+    with pytest.raises(ConfigurationError, match=r"hello: it has no tests/test\.sh"):
         HarborEnv(tasks=str(tmp_path))
     with pytest.raises(ConfigurationError, match="needs tasks="):
         HarborEnv()
@@ -131,7 +131,7 @@ def test_solution_is_one_command_with_the_tasks_variables(tmp_path: Path) -> Non
     command = solution_of(folder)
 
     assert "DEBIAN_FRONTEND=noninteractive NAME='a b' /solution/solve.sh" in command
-    with pytest.raises(DatasetError, match="no solution/solve.sh"):
+    with pytest.raises(DatasetError, match=r"no solution/solve\.sh"):
         solution_of(write_task(tmp_path, "none", solution=None))
 
 
