@@ -23,6 +23,8 @@ class Imported:
     """For `TerminalEnv(tasks=...)`."""
     refused: Mapping[str, str]
     """Reason for each refused folder, by name."""
+    advice: str | None = None
+    """How the refused folders of Harbor can be played in their images; None if there are none."""
 
     def reasons(self) -> Counter[str]:
         """Return how many folders are refused for each reason."""
@@ -66,7 +68,17 @@ def import_folders(root: str | Path, *, has_pytest: bool = False) -> Imported:
             tasks.append(read_folder(folder, has_pytest=has_pytest))
         except RefusedError as error:
             refused[folder.relative_to(root).as_posix()] = str(error)
-    return Imported(tasks=tuple(tasks), refused=refused)
+    of_harbor = any((root / name / "task.toml").exists() for name in refused)
+    return Imported(
+        tasks=tuple(tasks), refused=refused, advice=_advice(root) if of_harbor else None
+    )
+
+
+def _advice(folder: Path) -> str:
+    return (
+        "harbor-v0 plays folders of Harbor in containers: "
+        f'envkit.make("harbor-v0", tasks={str(folder)!r})'
+    )
 
 
 def read_folder(folder: str | Path, *, has_pytest: bool = False) -> dict[str, Any]:
@@ -81,6 +93,15 @@ def read_folder(folder: str | Path, *, has_pytest: bool = False) -> dict[str, An
         MissingDependencyError: It has a `task.yaml` and PyYAML is not installed.
     """
     folder = Path(folder)
+    try:
+        return _read(folder, has_pytest=has_pytest)
+    except RefusedError as error:
+        if (folder / "task.toml").exists():
+            error.add_note(_advice(folder))
+        raise
+
+
+def _read(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     try:
         if (folder / "task.toml").exists():
             return _harbor(folder, has_pytest=has_pytest)

@@ -35,7 +35,7 @@ _MIB = 1 << 20
 _ETC = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs", "debian_version")
 _FOLDERS = ("etc", "home", "root", "opt", "srv", "var/tmp", "var/log", "run", "mnt", "tmp", "app")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FIRST = "until cat > /dev/null; do :; done"
+_FIRST = "echo ready; exec > /dev/null; until cat; do :; done"
 """Process 1: reads until its input closes, and collects every orphan meanwhile."""
 
 
@@ -135,7 +135,7 @@ class SandboxEnvironment(BaseEnvironment):
                 *("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec"),
                 self._script(lower, upper, merged, tell),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 pass_fds=(tell,),
                 start_new_session=True,
@@ -179,8 +179,13 @@ class SandboxEnvironment(BaseEnvironment):
         return min(self._effective_storage_mb or self._box.disk_mib, self._box.disk_mib)
 
     async def _first_process(self, told: int) -> int:
-        """Return the id of the sandbox's process 1 on this machine."""
+        """Wait until process 1 runs, and return its id on this machine.
+
+        bubblewrap tells the id before it has changed the root, and whoever entered then would see
+        the machine's files.
+        """
         assert self._process is not None
+        assert self._process.stdout is not None
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(told, "rb")
@@ -188,6 +193,7 @@ class SandboxEnvironment(BaseEnvironment):
         try:
             async with asyncio.timeout(_START_SECONDS):
                 text = await reader.readuntil(b"}")
+                await self._process.stdout.readuntil(b"ready\n")
                 return int(json.loads(text)["child-pid"])
         except (asyncio.IncompleteReadError, TimeoutError) as error:
             self._process.kill()

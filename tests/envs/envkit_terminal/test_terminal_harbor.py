@@ -183,6 +183,8 @@ def test_folder_that_needs_more_is_refused(
     with pytest.raises(RefusedError) as caught:
         read_folder(harbor(tmp_path, **changes))
     assert reason in str(caught.value)
+    assert 'envkit.make("harbor-v0", tasks=' in caught.value.__notes__[0]
+    assert 'envkit.make("harbor-v0", tasks=' in (import_folders(tmp_path).advice or "")
 
 
 def test_folder_of_folders_is_sorted_into_tasks_and_refusals(tmp_path: Path) -> None:
@@ -194,6 +196,7 @@ def test_folder_of_folders_is_sorted_into_tasks_and_refusals(tmp_path: Path) -> 
     assert [task["name"] for task in found.tasks] == ["sum-numbers", "greeting"]
     assert found.refused == {"c/greeting": "several containers"}
     assert found.reasons() == {"several containers": 1}
+    assert found.advice is None
     with pytest.raises(ConfigurationError, match=r"task\.toml"):
         import_folders(tmp_path / "a/sum-numbers/tests")
 
