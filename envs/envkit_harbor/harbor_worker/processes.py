@@ -57,7 +57,7 @@ async def run(
 
     Args:
         command: The command line.
-        seconds: The deadline; None waits for ever. A cancelled wait ends the tree too.
+        seconds: The deadline; None waits for its end. A cancelled wait ends the tree too.
         stdin: What it reads.
         most: Bytes kept of each output; the middle is left out.
     """

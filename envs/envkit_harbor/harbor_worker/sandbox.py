@@ -36,7 +36,9 @@ _ETC = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs", "
 _FOLDERS = ("etc", "home", "root", "opt", "srv", "var/tmp", "var/log", "run", "mnt", "tmp", "app")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FIRST = "echo ready; exec > /dev/null; until cat; do :; done"
-"""Process 1: reads until its input closes, and collects every orphan meanwhile."""
+"""Process 1: reads until its input closes, and collects every orphan meanwhile.
+
+Its command line names the sandbox's folder, so that a sweep finds it."""
 
 
 class SandboxRefusedError(RuntimeError):
@@ -161,7 +163,7 @@ class SandboxEnvironment(BaseEnvironment):
             *("--hostname", "main", "--bind", str(merged), "/", "--info-fd", str(tell)),
             *(machine if self._box.root is None else []),
             *("--proc", "/proc", "--dev", "/dev", "--size", str(64 * _MIB), "--tmpfs", "/dev/shm"),
-            *("--chdir", "/", "--", "/bin/sh", "-c", _FIRST),
+            *("--chdir", "/", "--", "/bin/sh", "-c", _FIRST, str(self._folder)),
         ]
         return "\n".join(
             (

@@ -36,10 +36,10 @@ while True:
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make the folders of workers below another folder, also in drivers that a test starts.
 
-    Sandboxes of root run as another user, who may not enter pytest's folders.
+    Sandboxes of root run as another user, who may not enter `tmp_path`, which exists by now.
     """
     close_workers()
     folder = Path(tempfile.mkdtemp(prefix="harbor-tests-"))
