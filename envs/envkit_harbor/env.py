@@ -55,6 +55,7 @@ class HarborEnv(Env):
         python: str | None = None,
         variables: Sequence[str] = (),
         reward_key: str | None = None,
+        ignore_unknown: bool = False,
         command_seconds: float = 120.0,
         protocol: str = Protocol.TOOLS,
         feedback_role: ObservationRole = "tool",
@@ -74,6 +75,8 @@ class HarborEnv(Env):
             variables: Names of environment variables that the worker gets, such as a cloud's key.
                 A task's files may read them.
             reward_key: The key of the reward if the verifier writes several; None means "reward".
+            ignore_unknown: Play tasks whose file has keys or a version that Harbor does not know.
+                Harbor does so without a word; False refuses them.
             command_seconds: Seconds that one command may take. The commands of a reply together
                 may take twice as long.
             protocol: "tools" or "fenced".
@@ -102,7 +105,11 @@ class HarborEnv(Env):
         self._role: ObservationRole = feedback_role if is_tools else "user"
         self._seconds, self._key = command_seconds, reward_key
         self._settings = Settings(
-            backend=backend, options=options or {}, python=python, variables=tuple(variables)
+            backend=backend,
+            options=options or {},
+            python=python,
+            variables=tuple(variables),
+            ignore_unknown=ignore_unknown,
         )
         self.tasks = self._folders = FolderTasks(Path(tasks))
         self._session: Session | None = None

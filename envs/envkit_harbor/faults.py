@@ -27,7 +27,14 @@ UNREWARDED: Final = frozenset(
 _TIMEOUTS: Final = frozenset(("EnvironmentStartTimeoutError", "AgentSetupTimeoutError"))
 _REFUSED: Final = frozenset(
     (
-        *("ValueError", "ValidationError", "ImageError", "FileNotFoundError", "TOMLDecodeError"),
+        *(
+            "ValueError",
+            "ValidationError",
+            "UnknownFieldsError",
+            "ImageError",
+            "FileNotFoundError",
+            "TOMLDecodeError",
+        ),
         *("NotADirectoryError", "UnicodeDecodeError", "TypeError", "KeyError"),
         *("ServiceOperationsUnsupportedError", "VercelScopeError", "AuthenticationError"),
     )

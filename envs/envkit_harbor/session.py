@@ -29,6 +29,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     python: str | None = None
     variables: tuple[str, ...] = ()
+    ignore_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Session(Closing):
             "backend": settings.backend,
             "box": dict(settings.options) if is_own else {},
             "options": {} if is_own else dict(settings.options),
+            "ignores": settings.ignore_unknown,
         }
         what = f"the task {folder.path.name!r} cannot be started with {settings.backend!r}"
         started = worker.ask(order, folder.start_seconds + _SPARE_SECONDS, what)

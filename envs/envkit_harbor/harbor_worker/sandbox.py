@@ -35,10 +35,19 @@ _MIB = 1 << 20
 _ETC = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs", "debian_version")
 _FOLDERS = ("etc", "home", "root", "opt", "srv", "var/tmp", "var/log", "run", "mnt", "tmp", "app")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FIRST = "echo ready; exec > /dev/null; until cat; do :; done"
+_FIRST = """\
+echo ready
+exec > /dev/null 2>&1
+while :; do
+    cat
+    case $? in 0 | 126 | 127) read -r _; exit ;; esac
+done
+"""
 """Process 1: reads until its input closes, and collects every orphan meanwhile.
 
-Its command line names the sandbox's folder, so that a sweep finds it."""
+If `cat` is killed, another one starts; if the policy removed it, the shell itself reads. The command
+line names the sandbox's folder, so that a sweep finds it.
+"""
 
 
 class SandboxRefusedError(RuntimeError):

@@ -27,6 +27,7 @@ from harbor.trial.artifact_handler import ArtifactHandler
 from harbor.trial.errors import EnvironmentStartTimeoutError
 from harbor.trial.network_policy import TrialNetworkPlan, resolve_trial_network_plan
 from harbor.verifier.verifier import Verifier
+from harbor_worker import schema
 from harbor_worker.sandbox import Box, SandboxEnvironment
 
 _OWN = "bubblewrap"
@@ -76,6 +77,7 @@ class Session:
         config = task.config
         if config.steps:
             raise ValueError("a task of several steps is not supported")
+        schema.check(task.paths.config_path, config, ignore_unknown=self._request["ignores"])
         self._plan = plan = resolve_trial_network_plan(
             config,
             AgentConfig(),

@@ -197,6 +197,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "ENVKIT_NO_SUCH",
     ),
     "type": ({"config": '[environment]\nmemory_mb = "much"\n'}, "memory_mb"),
+    "key": ({"config": "[agent.network]\nmode = 'off'\n"}, "ignores: agent.network;"),
+    "newer": ({"config": 'schema_version = "1.10"\n'}, "schema_version '1.10'"),
 }
 
 
@@ -217,6 +219,15 @@ def test_task_that_cannot_be_played_is_refused_alone(
         assert caught.value.kind is FaultKind.PERMANENT or name == "gpu"
     env.step(write("echo hello > out.txt", env.protocol))
     assert Step(*env.step("Done.")).reward == 1.0
+
+
+def test_unknown_keys_are_ignored_on_request(tasks: Path, make_env: Callable[..., Any]) -> None:
+    old = 'version = "1.0"\n[metadata]\nanything = { goes = 1 }\n'
+    write_task(tasks, "old", config=old)
+    write_task(tasks, "new", config='schema_version = "9.0"\nfuture = 1\n')
+
+    make_env().reset(seed=1, options={"task": {"name": "old"}})
+    make_env(ignore_unknown=True).reset(seed=1, options={"task": {"name": "new"}})
 
 
 def test_user_other_than_root_is_refused(tasks: Path, make_env: Callable[..., Any]) -> None:
