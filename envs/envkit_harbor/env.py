@@ -87,7 +87,7 @@ class HarborEnv(Env):
 
         Raises:
             ConfigurationError: A value is out of range, or no task can be played.
-            UnknownNameError: There is no such protocol.
+            UnknownNameError: There is no such protocol, or option of "bubblewrap".
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         if protocol not in list(Protocol):
@@ -111,6 +111,7 @@ class HarborEnv(Env):
             variables=tuple(variables),
             ignore_unknown=ignore_unknown,
         )
+        self._settings.check()
         self.tasks = self._folders = FolderTasks(Path(tasks))
         self._session: Session | None = None
 

@@ -27,16 +27,10 @@ UNREWARDED: Final = frozenset(
 _TIMEOUTS: Final = frozenset(("EnvironmentStartTimeoutError", "AgentSetupTimeoutError"))
 _REFUSED: Final = frozenset(
     (
-        *(
-            "ValueError",
-            "ValidationError",
-            "UnknownFieldsError",
-            "ImageError",
-            "FileNotFoundError",
-            "TOMLDecodeError",
-        ),
-        *("NotADirectoryError", "UnicodeDecodeError", "TypeError", "KeyError"),
-        *("ServiceOperationsUnsupportedError", "VercelScopeError", "AuthenticationError"),
+        *("ValueError", "ValidationError", "UnknownFieldsError", "ImageError", "TypeError"),
+        *("FileNotFoundError", "NotADirectoryError", "TOMLDecodeError", "UnicodeDecodeError"),
+        *("KeyError", "ServiceOperationsUnsupportedError", "VercelScopeError"),
+        "AuthenticationError",
     )
 )
 """Errors that the same folder or the same settings give again."""

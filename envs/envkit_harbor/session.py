@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from envkit.closing import Closing
-from envkit.errors import EnvFault, FaultKind
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
 from envkit.grading import UngradedError
 from envkit.text import utf8
 from envkit_harbor.folders import Folder
@@ -16,6 +17,8 @@ OWN_BACKEND: Final = "bubblewrap"
 _SPARE_SECONDS: Final = 120.0
 """Seconds past the deadlines that the worker itself enforces."""
 _STOP_SECONDS: Final = 150.0
+_ROOT: Final = "root"
+_OPTIONS: Final = (_ROOT, "disk_mib", "processes", "memory_mib")
 _HALF: Final = 6000
 """Bytes kept of each end of an output."""
 _LOST: Final = frozenset((FaultKind.CRASHED, FaultKind.TIMEOUT))
@@ -30,6 +33,26 @@ class Settings:
     python: str | None = None
     variables: tuple[str, ...] = ()
     ignore_unknown: bool = False
+
+    def check(self) -> None:
+        """Check the options of the own backend; Harbor checks those of the others.
+
+        Raises:
+            UnknownNameError: There is no such option.
+            ConfigurationError: The root is not a folder, or a size is not a number above 0.
+        """
+        if self.backend != OWN_BACKEND:
+            return
+        for name, value in self.options.items():
+            if name not in _OPTIONS:
+                raise UnknownNameError.suggest("option of bubblewrap", name, _OPTIONS)
+            if name == _ROOT:
+                if value is not None and not Path(value, "bin").exists():
+                    raise ConfigurationError(
+                        f"root must be a folder with a whole system, got {value!r}: it has no bin/"
+                    )
+            elif not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise ConfigurationError(f"{name} must be a number above 0, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,8 @@ done
 """
 """Process 1: reads until its input closes, and collects every orphan meanwhile.
 
-If `cat` is killed, another one starts; if the policy removed it, the shell itself reads. The command
-line names the sandbox's folder, so that a sweep finds it.
+If `cat` is killed, another one starts; if the policy removed it, the shell itself reads. The
+command line names the sandbox's folder, so that a sweep finds it.
 """
 
 

@@ -98,6 +98,12 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
         HarborEnv(tasks=folder, command_seconds=0)
     with pytest.raises(UnknownNameError, match="fenced"):
         HarborEnv(tasks=folder, protocol="fence")
+    with pytest.raises(UnknownNameError, match="disk_mib"):
+        HarborEnv(tasks=folder, options={"disk": 3})
+    with pytest.raises(ConfigurationError, match="processes must be a number above 0"):
+        HarborEnv(tasks=folder, options={"processes": 0})
+    with pytest.raises(ConfigurationError, match="root must be a folder with a whole system"):
+        HarborEnv(tasks=folder, options={"root": str(tmp_path / "none")})
 
 
 def test_task_of_a_changed_folder_is_refused(tmp_path: Path) -> None:
