@@ -56,6 +56,7 @@ class HarborEnv(Env):
         variables: Sequence[str] = (),
         reward_key: str | None = None,
         ignore_unknown: bool = False,
+        keep_processes: bool = False,
         command_seconds: float = 120.0,
         protocol: str = Protocol.TOOLS,
         feedback_role: ObservationRole = "tool",
@@ -77,6 +78,8 @@ class HarborEnv(Env):
             reward_key: The key of the reward if the verifier writes several; None means "reward".
             ignore_unknown: Play tasks whose file has keys or a version that Harbor does not know.
                 Harbor does so without a word; False refuses them.
+            keep_processes: Leave what the policy started running while the verifier runs, for tasks
+                that ask for a service. Such a process can write the reward.
             command_seconds: Seconds that one command may take. The commands of a reply together
                 may take twice as long.
             protocol: "tools" or "fenced".
@@ -110,6 +113,7 @@ class HarborEnv(Env):
             python=python,
             variables=tuple(variables),
             ignore_unknown=ignore_unknown,
+            keep_processes=keep_processes,
         )
         self._settings.check()
         self.tasks = self._folders = FolderTasks(Path(tasks))

@@ -11,6 +11,7 @@ from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameEr
 from envkit.grading import UngradedError
 from envkit.text import utf8
 from envkit_harbor.folders import Folder
+from envkit_harbor.leftovers import PODMAN
 from envkit_harbor.worker import Worker, worker_for
 
 OWN_BACKEND: Final = "bubblewrap"
@@ -33,6 +34,7 @@ class Settings:
     python: str | None = None
     variables: tuple[str, ...] = ()
     ignore_unknown: bool = False
+    keep_processes: bool = False
 
     def check(self) -> None:
         """Check the options of the own backend; Harbor checks those of the others.
@@ -82,6 +84,8 @@ class Session(Closing):
         """
         worker = worker_for(settings.python, settings.variables)
         is_own = settings.backend == OWN_BACKEND
+        if settings.backend == PODMAN:
+            worker.note_containers()
         order = {
             "do": "start",
             "task": str(folder.path),
@@ -89,6 +93,7 @@ class Session(Closing):
             "box": dict(settings.options) if is_own else {},
             "options": {} if is_own else dict(settings.options),
             "ignores": settings.ignore_unknown,
+            "keeps": settings.keep_processes,
         }
         what = f"the task {folder.path.name!r} cannot be started with {settings.backend!r}"
         started = worker.ask(order, folder.start_seconds + _SPARE_SECONDS, what)

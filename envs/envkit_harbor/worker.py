@@ -22,14 +22,14 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit_harbor.faults import fault_of
-from envkit_harbor.leftovers import claim, remove, sweep
+from envkit_harbor.leftovers import PODMAN, TEMPORARY, claim, remove, sweep
 
 _PROGRAM: Final = Path(__file__).with_name("harbor_worker")
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 20.0
 _KEPT_LINES: Final = 20
 _PASSED: Final = (
-    *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"),
+    *("PATH", "HOME", "LANG", "LC_ALL", "USER", "XDG_RUNTIME_DIR"),
     *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DOCKER_HOST", "DOCKER_CONFIG"),
 )
 """Variables of the driver that the worker gets. A task's file may read the worker's variables, so
@@ -68,7 +68,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=_environment(variables),
+                env=_environment(python, self._claim.folder, variables),
                 pass_fds=(self._claim.lock,),
                 start_new_session=True,  # an interrupt at the terminal is the driver's to handle
             )
@@ -97,6 +97,10 @@ class Worker:
     def process(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    def note_containers(self) -> None:
+        """Let whoever sweeps the worker's folder look for its containers too."""
+        (self._claim.folder / PODMAN).touch()
 
     def ask(self, order: Mapping[str, Any], seconds: float, what: str) -> dict[str, Any]:
         """Send a request and return its result.
@@ -181,8 +185,8 @@ class Worker:
         )
 
 
-def _environment(variables: Sequence[str]) -> dict[str, str]:
-    """Return the worker's variables.
+def _environment(python: str, folder: Path, variables: Sequence[str]) -> dict[str, str]:
+    """Return the worker's variables. Programs beside its interpreter come first.
 
     Raises:
         ConfigurationError: A named one is not set.
@@ -190,7 +194,13 @@ def _environment(variables: Sequence[str]) -> dict[str, str]:
     if missing := [name for name in variables if name not in os.environ]:
         raise ConfigurationError(f"variables must name variables that are set, got {missing}")
     given = {name: os.environ[name] for name in (*_PASSED, *variables) if name in os.environ}
-    return {**given, "HARBOR_TELEMETRY": "off", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **given,
+        "PATH": os.pathsep.join([os.path.dirname(python), given.get("PATH", os.defpath)]),
+        "TMPDIR": str(folder / TEMPORARY),
+        "HARBOR_TELEMETRY": "off",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 class _Workers:

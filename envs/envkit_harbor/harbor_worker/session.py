@@ -1,8 +1,8 @@
 """One episode of a task: its container, the policy's commands, and Harbor's own verifier.
 
 The order of the phases, the users, the network policies and the deadlines are those of
-`harbor/trial/trial.py` and `single_step.py` of Harbor 0.26, with one difference: no process of the
-policy is alive when the verifier starts.
+`harbor/trial/trial.py` and `single_step.py` of Harbor 0.26, with one difference: if the backend can
+end them, no process of the policy is alive when the verifier starts.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from harbor_worker import schema
 from harbor_worker.sandbox import Box, SandboxEnvironment
 
 _OWN = "bubblewrap"
+_REPLACED = {"podman": "harbor_worker.containers:PodmanContainer"}
+"""Backends of Harbor that need more than Harbor gives them."""
 _GRACE_SECONDS = 10
 _STOP_SECONDS = 120.0
-_END_ALL = "kill -KILL -1"
-"""In a container, ends all processes but the first and this one; sh has it built in."""
 _log = logging.getLogger("harbor_worker")
 
 
@@ -152,6 +152,7 @@ class Session:
             mounts = [{"type": "bind", "source": "", "target": str(path)} for path in targets]
             box = Box(**self._request["box"])
             return SandboxEnvironment(**named, auto_mounts=mounts, box=box, folder=own)
+        backend = _REPLACED.get(backend, backend)
         is_path = ":" in backend
         settings = EnvironmentConfig(
             type=None if is_path else backend,
@@ -222,10 +223,9 @@ class Session:
         return dict(result.rewards or {})
 
     async def _end_processes(self) -> None:
-        if isinstance(self._environment, SandboxEnvironment):
-            await self._environment.end_processes()
-        else:
-            await self._environment.exec(_END_ALL, user="root", timeout_sec=_GRACE_SECONDS)
+        end = getattr(self._environment, "end_processes", None)
+        if end is not None and not self._request["keeps"]:
+            await end()
 
     async def _verifier(self) -> Verifier:
         """Return Harbor's verifier over the container that grades."""

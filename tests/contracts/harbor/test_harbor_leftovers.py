@@ -80,7 +80,7 @@ def test_close_leaves_nothing(temporary: Path, tasks: Path, make_env: Callable[.
     env.close()
     env.close()
     (folder,) = temporary.iterdir()
-    assert [path.name for path in folder.iterdir()] == ["lock"]
+    assert {path.name for path in folder.iterdir()} == {"lock", "temporary"}
 
     close_workers()
 

@@ -107,6 +107,15 @@ def test_processes_left_behind_do_not_write_the_reward(
     assert end.info["rewards"] == {"reward": 0.0}
 
 
+def test_service_is_kept_on_request(tasks: Path, make_env: Callable[..., Any]) -> None:
+    alive = f'if kill -0 "$(cat /app/pid)"; then {ONE}; else {ZERO}; fi'
+    write_task(tasks, test=alive)
+    start = "(setsid sleep 600 > /dev/null 2>&1 & echo $! > /app/pid)"
+
+    assert play(make_env(keep_processes=True), start)[1].reward == 1.0
+    assert play(make_env(), start)[1].reward == 0.0
+
+
 SEPARATE = '[verifier]\ntimeout_sec = 30\nenvironment_mode = "separate"\n'
 
 
