@@ -8,6 +8,7 @@ on their command line, containers and networks whose label does, and the folder.
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -41,7 +42,9 @@ class Claim:
 
 def claim() -> Claim:
     """Make a folder and claim it. The sandboxes' user may enter it, but not list it."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    # Images are named after it, and the names that tempfile chooses are not always allowed there.
+    folder = Path(tempfile.gettempdir(), f"{PREFIX}{secrets.token_hex(6)}")
+    folder.mkdir(mode=0o711)
     folder.chmod(0o711)
     (folder / TEMPORARY).mkdir()
     lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -20,6 +20,9 @@ PROCESSES = 512
 class PodmanContainer(PodmanEnvironment):
     """One container, or those of the task's compose file."""
 
+    has_terminal = True
+    """Harbor's `exec` gives podman-compose a terminal, which writes each newline as two bytes."""
+
     @staticmethod
     def _requires_egress_control(**policies: Any) -> bool:  # noqa: ANN401  # Harbor's
         """No sidecar: see `_docker_compose_paths`."""

@@ -196,8 +196,11 @@ class Session:
             # `timeout` runs inside: the end of a client does not end the process there
             limited = f"timeout -k 2 {seconds:g} bash -c {shlex.quote(f'exec 2>&1; {command}')}"
             found = await env.exec(limited, timeout_sec=int(seconds) + _GRACE_SECONDS)
+        said = _said(found)
+        if getattr(env, "has_terminal", False):
+            said = said.replace("\r\n", "\n")
         return {
-            "output": _said(found),
+            "output": said,
             "code": found.return_code,
             "timed_out": found.return_code in (124, 137),
         }
