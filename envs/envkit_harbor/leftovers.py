@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PREFIX: Final = "envkit-harbor-"
 PODMAN: Final = "podman"
@@ -86,8 +86,10 @@ def _remove_labelled(what: str, name: str) -> None:
     with suppress(OSError, subprocess.SubprocessError):
         found = _podman(*listing, "--format", shown)
         for one in found.split():
-            seen = json.loads(_podman(what, "inspect", one))[0]
-            labels = seen.get("labels") or seen.get("Config", {}).get("Labels") or {}
+            seen: dict[str, Any] = json.loads(_podman(what, "inspect", one))[0]
+            labels: dict[str, Any] = (
+                seen.get("labels") or seen.get("Config", {}).get("Labels") or {}
+            )
             if str(labels.get(_LABEL, "")).startswith(f"{name}-"):
                 _podman(what, *removing, one)
 
