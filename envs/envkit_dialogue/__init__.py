@@ -13,6 +13,6 @@ __all__ = ["SPEC", "USELESS", "Act", "DialogueEnv", "Scenario", "hear", "oracle"
 SPEC: Final = EnvSpec(
     id="dialogue-v0",
     entry_point="envkit_dialogue.env:DialogueEnv",
-    description="Customer service: a scripted user, a shop's rules, tools over a database; 4 levels.",
+    description="Customer service with a scripted user, a shop's rules and a database; 4 levels.",
     reward_threshold=1.0,
 )

@@ -1,9 +1,9 @@
 """The scripted customer: hidden goals and facts, told only as far as the agent asks.
 
-The customer wants one thing after another. They answer what is asked about the current request, say
-yes to a proposal that is right, correct one that is wrong, and ask back if they understand nothing.
-A customer with an earlier wish changes their mind at the first proposal. One whose request the rules
-forbid insists once before giving in.
+The customer wants one thing after another. They answer what is asked about the current request,
+say yes to a proposal that is right, correct one that is wrong, and ask back if they understand
+nothing. A customer with an earlier wish changes their mind at the first proposal. One whose request
+the rules forbid insists once before giving in.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,10 @@ class ScriptedCustomer:
             texts = self._answers(message, acts)
         text = " ".join(dict.fromkeys(texts)) or self._speech.unclear(self._turns)
         said = Said(text=text) if self._photo is None else self._photo()
-        return Said(text=text, image=said.image, shows=said.shows, acts=tuple(acts))
+        self._photo = None
+        return Said(
+            text=text, image=said.image, shows=said.shows, acts=tuple(a.value for a in acts)
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the conversation as JSON data."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from envkit.toolset import ToolSet
 from envkit.tools import ToolSpec
+from envkit.toolset import ToolSet
 from envkit_dialogue.shop import Address, Status, money
 
 CancelReason = Literal["no longer needed", "ordered by mistake", "found cheaper elsewhere"]
@@ -298,7 +298,7 @@ class Desk:
             state, order_id, item_id,
         )  # fmt: skip
 
-    def _rows(self, query: str, *values: str) -> list[tuple[str, ...]]:
+    def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         return self._database.execute(query, values).fetchall()
 
     def _run(self, query: str, *values: str) -> None:

@@ -24,6 +24,8 @@ from envkit_dialogue.values import values_in
 
 _MOST_ERROR: Final = 400
 _SPLITS: Final = ("train", "test")
+_LIVE: Final = frozenset(("_database", "_desk", "_runner", "tools"))
+"""What a copy opens anew."""
 _EMPTY: Final = "Your message was empty: write to the customer, or call a tool."
 
 
@@ -89,9 +91,7 @@ class DialogueEnv(AsyncEnv):
         self.system_prompt = SYSTEM_PROMPT
         self._format, self._feedback_role = format, feedback_role
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
-        self._desk = Desk(self._database, self._wrote)
-        self.tools = self._desk.tools().specs
-        self._runner = ToolRunner(self._desk.tools())
+        self._open(database.load({}))
         self.customer: ScriptedCustomer | None = None
         """The customer of the running episode; None before the first one."""
         self._consented: list[bool] = []
@@ -172,13 +172,22 @@ class DialogueEnv(AsyncEnv):
         self._database.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        raise ConfigurationError("DialogueEnv cannot be copied: make another one")
+        kept = {key: value for key, value in super().__getstate__().items() if key not in _LIVE}
+        return {**kept, "rows": database.dump(self._database), "identified": self._desk.customer}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rows, identified = state.pop("rows"), state.pop("identified")
+        self.__dict__.update(state)
+        self._database = sqlite3.connect(":memory:")
+        self._open(database.load(rows))
+        self._desk.customer = identified
 
     def _open(self, opened: sqlite3.Connection) -> None:
         self._database.close()
         self._database = opened
         self._desk = Desk(opened, self._wrote)
-        self._runner.tools = self._desk.tools()
+        self._runner = ToolRunner(self._desk.tools())
+        self.tools = self._runner.tools.specs
 
     def _wrote(self, write: Write) -> None:
         consents = [] if self.customer is None else self.customer.consents
@@ -206,7 +215,7 @@ class DialogueEnv(AsyncEnv):
             "tool_call": reply.calls[0].recorded() if reply.calls else None,
             "parse_error": _first_problem(results, problems),
         }
-        role = self._feedback_role if results else "user"
+        role: ObservationRole = self._feedback_role if results else "user"
         turn = Turn("\n\n".join([*lines, *problems]), role=role, info=info)
         return turn if self._desk.closing is None else self._graded(turn)
 

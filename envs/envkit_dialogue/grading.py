@@ -55,7 +55,6 @@ def grade(
     return Checks(
         database=not differences(found, wanted),
         consent=all(consented),
-        told=is_told(closing.told, scenario.told)
-        and (not scenario.told or scenario.told in said),
+        told=is_told(closing.told, scenario.told) and (not scenario.told or scenario.told in said),
         declined=closing.declined == scenario.declined,
     )

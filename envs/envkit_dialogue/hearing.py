@@ -1,10 +1,10 @@
 """What an agent's message asks or says: frames over the concepts of its clauses.
 
-A message is split into sentences and clauses. In each clause the lexicon finds concepts, and a frame
-applies if the clause has one concept of each of its groups and none that it excludes. A clause asks
-if it has a word of asking, ends in a question mark, or is a short fragment. A sentence whose clauses
-say nothing alone is read as a whole, and so is a message. What no frame understands is `()`, and the
-customer then asks back.
+A message is split into sentences and clauses. In each clause the lexicon finds concepts, and a
+frame applies if the clause has one concept of each of its groups and none that it excludes. A
+clause asks if it has a word of asking, ends in a question mark, or is a short fragment. A sentence
+whose clauses say nothing alone is read as a whole, and so is a message. What no frame understands
+is `()`, and the customer then asks back.
 """
 
 import re
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from envkit_dialogue.lexicon import Concept as C
-from envkit_dialogue.lexicon import hits
+from envkit_dialogue.lexicon import Concept, hits
+
+C = Concept
 
 
 class Act(StrEnum):
@@ -47,15 +48,20 @@ class Frame:
     """A pattern of concepts that means an act."""
 
     act: Act
-    needs: tuple[frozenset[C], ...]
+    needs: tuple[frozenset[Concept], ...]
     """Groups of concepts; the clause has one of each."""
-    lacks: frozenset[C] = frozenset()
+    lacks: frozenset[Concept] = frozenset()
     """Concepts that the clause does not have."""
     asks: bool = True
     """Whether the clause must ask."""
 
 
-def _frame(act: Act, *needs: C | tuple[C, ...], lacks: Iterable[C] = (), asks: bool = True) -> Frame:
+def _frame(
+    act: Act,
+    *needs: Concept | tuple[Concept, ...],
+    lacks: Iterable[Concept] = (),
+    asks: bool = True,
+) -> Frame:
     groups = tuple(frozenset(n) if isinstance(n, tuple) else frozenset((n,)) for n in needs)
     return Frame(act, groups, frozenset(lacks), asks)
 
@@ -67,46 +73,173 @@ FRAMES: Final = (
     _frame(Act.ZIP, C.ZIP, lacks=(C.DONE,)),
     _frame(Act.PHONE, C.PHONE, lacks=(C.DONE,)),
     _frame(Act.ORDER, C.ORDER_NUMBER, lacks=(C.DONE, C.REFUSE)),
-    _frame(Act.ORDER, C.ORDER, C.WHAT,
-           lacks=(C.BOUGHT, C.ITEM, C.SHIP, C.ADDRESS, C.OPTION, C.GOAL, C.DONE, C.WHERE, C.ELSE,
-                  C.WHY, C.PICTURE, C.PRODUCT, C.NAME, C.ZIP, C.EMAIL, C.CONSENT)),
-    _frame(Act.ITEM, (C.ITEM, C.BOUGHT), (C.WHAT, C.ASK),
-           lacks=(C.WHY, C.FAULT, C.INSTEAD, C.OPTION, C.DONE, C.CONSENT, C.PICTURE, C.ORDER_NUMBER,
-                  C.REFUSE, C.ELSE, C.ADDRESS, C.REFUND, C.ZIP, C.PHONE, C.METHOD, C.OFFER)),
+    _frame(
+        Act.ORDER,
+        C.ORDER,
+        C.WHAT,
+        lacks=(
+            C.BOUGHT,
+            C.ITEM,
+            C.SHIP,
+            C.ADDRESS,
+            C.OPTION,
+            C.GOAL,
+            C.DONE,
+            C.WHERE,
+            C.ELSE,
+            C.WHY,
+            C.PICTURE,
+            C.PRODUCT,
+            C.NAME,
+            C.ZIP,
+            C.EMAIL,
+            C.CONSENT,
+        ),
+    ),
+    _frame(
+        Act.ITEM,
+        (C.ITEM, C.BOUGHT),
+        (C.WHAT, C.ASK),
+        lacks=(
+            C.WHY,
+            C.FAULT,
+            C.INSTEAD,
+            C.OPTION,
+            C.DONE,
+            C.CONSENT,
+            C.PICTURE,
+            C.ORDER_NUMBER,
+            C.REFUSE,
+            C.ELSE,
+            C.ADDRESS,
+            C.REFUND,
+            C.ZIP,
+            C.PHONE,
+            C.METHOD,
+            C.OFFER,
+        ),
+    ),
     _frame(Act.ITEM, (C.ITEM, C.BOUGHT), (C.WHAT,), C.FAULT, lacks=(C.INSTEAD, C.OPTION, C.DONE)),
     _frame(Act.ITEM, C.BOUGHT, C.WHY),
-    _frame(Act.ITEM, (C.RETURN, C.EXCHANGE), C.WHAT,
-           lacks=(C.WHY, C.FAULT, C.INSTEAD, C.OPTION, C.DONE, C.CONSENT, C.PICTURE, C.ORDER,
-                  C.ORDER_NUMBER, C.GOAL, C.REFUND, C.METHOD, C.ADDRESS, C.SHIP, C.VALUE)),
-    _frame(Act.ITEM, C.PRODUCT, C.OR,
-           lacks=(C.INSTEAD, C.EXCHANGE, C.OPTION, C.FAULT, C.DONE, C.CONSENT, C.VALUE, C.CHAT)),
-    _frame(Act.ITEM, C.ITEM, lacks=(C.WHY, C.FAULT, C.INSTEAD, C.OPTION, C.DONE, C.CONSENT, C.PICTURE,
-                                    C.REFUSE, C.OFFER, C.REFUND, C.ADDRESS, C.ELSE, C.WHAT, C.ASK)),
-    _frame(Act.OPTION, C.OPTION,
-           lacks=(C.DONE, C.CONSENT, C.REFUSE, C.METHOD, C.REFUND, C.OFFER, C.ADDRESS, C.ORDER)),
-    _frame(Act.OPTION, C.INSTEAD, (C.WHAT, C.ASK, C.OR, C.VALUE),
-           lacks=(C.DONE, C.CONSENT, C.SHIP, C.ADDRESS, C.REFUND, C.METHOD, C.OFFER, C.WHERE,
-                  C.REFUSE)),
+    _frame(
+        Act.ITEM,
+        (C.RETURN, C.EXCHANGE),
+        C.WHAT,
+        lacks=(
+            C.WHY,
+            C.FAULT,
+            C.INSTEAD,
+            C.OPTION,
+            C.DONE,
+            C.CONSENT,
+            C.PICTURE,
+            C.ORDER,
+            C.ORDER_NUMBER,
+            C.GOAL,
+            C.REFUND,
+            C.METHOD,
+            C.ADDRESS,
+            C.SHIP,
+            C.VALUE,
+        ),
+    ),
+    _frame(
+        Act.ITEM,
+        C.PRODUCT,
+        C.OR,
+        lacks=(C.INSTEAD, C.EXCHANGE, C.OPTION, C.FAULT, C.DONE, C.CONSENT, C.VALUE, C.CHAT),
+    ),
+    _frame(
+        Act.ITEM,
+        C.ITEM,
+        lacks=(
+            C.WHY,
+            C.FAULT,
+            C.INSTEAD,
+            C.OPTION,
+            C.DONE,
+            C.CONSENT,
+            C.PICTURE,
+            C.REFUSE,
+            C.OFFER,
+            C.REFUND,
+            C.ADDRESS,
+            C.ELSE,
+            C.WHAT,
+            C.ASK,
+        ),
+    ),
+    _frame(
+        Act.OPTION,
+        C.OPTION,
+        lacks=(C.DONE, C.CONSENT, C.REFUSE, C.METHOD, C.REFUND, C.OFFER, C.ADDRESS, C.ORDER),
+    ),
+    _frame(
+        Act.OPTION,
+        C.INSTEAD,
+        (C.WHAT, C.ASK, C.OR, C.VALUE),
+        lacks=(
+            C.DONE,
+            C.CONSENT,
+            C.SHIP,
+            C.ADDRESS,
+            C.REFUND,
+            C.METHOD,
+            C.OFFER,
+            C.WHERE,
+            C.REFUSE,
+        ),
+    ),
     _frame(Act.OPTION, C.RANGE, lacks=(C.DONE, C.CONSENT, C.REFUSE), asks=False),
     _frame(Act.OPTION, C.VALUE, C.OR, lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD)),
     _frame(Act.OPTION, C.VALUE, C.WHAT, lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD)),
-    _frame(Act.REASON, (C.WHY, C.FAULT),
-           lacks=(C.DONE, C.REFUSE, C.CONSENT, C.GOAL, C.PICTURE, C.REFUND, C.METHOD)),
+    _frame(
+        Act.REASON,
+        (C.WHY, C.FAULT),
+        lacks=(C.DONE, C.REFUSE, C.CONSENT, C.GOAL, C.PICTURE, C.REFUND, C.METHOD),
+    ),
     _frame(Act.REASON, C.WHY, C.GOAL, (C.RETURN, C.EXCHANGE, C.CANCEL)),
-    _frame(Act.REFUND, C.REFUND, (C.WHERE, C.WHAT, C.METHOD, C.ASK, C.OR, C.LAND),
-           lacks=(C.DONE, C.CONSENT, C.OFFER, C.REFUSE, C.GOAL, C.ELSE, C.EXCHANGE,
-                  C.INSTEAD)),
-    _frame(Act.REFUND, C.METHOD, (*_OPEN, C.LAND),
-           lacks=(C.DONE, C.CONSENT, C.OFFER, C.REFUSE, C.ADDRESS, C.ELSE)),
+    _frame(
+        Act.REFUND,
+        C.REFUND,
+        (C.WHERE, C.WHAT, C.METHOD, C.ASK, C.OR, C.LAND),
+        lacks=(C.DONE, C.CONSENT, C.OFFER, C.REFUSE, C.GOAL, C.ELSE, C.EXCHANGE, C.INSTEAD),
+    ),
+    _frame(
+        Act.REFUND,
+        C.METHOD,
+        (*_OPEN, C.LAND),
+        lacks=(C.DONE, C.CONSENT, C.OFFER, C.REFUSE, C.ADDRESS, C.ELSE),
+    ),
     _frame(Act.REFUND, (C.REFUND, C.METHOD), (C.WHERE, C.WHAT, C.OR), C.WANT_ME, lacks=(C.DONE,)),
-    _frame(Act.ADDRESS, C.ADDRESS,
-           lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD, C.ZIP, C.CHAT)),
-    _frame(Act.ADDRESS, C.WHERE, (C.SHIP, C.ORDER),
-           lacks=(C.DONE, C.CONSENT, C.REFUND, C.METHOD, C.ZIP, C.CHAT, C.ORDER_NUMBER, C.BOUGHT)),
+    _frame(
+        Act.ADDRESS,
+        C.ADDRESS,
+        lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD, C.ZIP, C.CHAT),
+    ),
+    _frame(
+        Act.ADDRESS,
+        C.WHERE,
+        (C.SHIP, C.ORDER),
+        lacks=(C.DONE, C.CONSENT, C.REFUND, C.METHOD, C.ZIP, C.CHAT, C.ORDER_NUMBER, C.BOUGHT),
+    ),
     _frame(Act.PICTURE, C.PICTURE, lacks=(C.DONE, C.REFUSE)),
-    _frame(Act.CONSENT, C.CONSENT,
-           lacks=(C.EMAIL, C.NAME, C.PHONE, C.ZIP, C.ORDER_NUMBER, C.PICTURE, C.WHAT, C.WHERE, C.WHY,
-                  C.ELSE)),
+    _frame(
+        Act.CONSENT,
+        C.CONSENT,
+        lacks=(
+            C.EMAIL,
+            C.NAME,
+            C.PHONE,
+            C.ZIP,
+            C.ORDER_NUMBER,
+            C.PICTURE,
+            C.WHAT,
+            C.WHERE,
+            C.WHY,
+            C.ELSE,
+        ),
+    ),
     _frame(Act.CONSENT, C.WANT_ME, lacks=(C.WHAT, C.WHERE, C.ELSE, C.GOAL, C.OR, C.OFFER)),
     _frame(Act.GOAL, C.GOAL, lacks=(C.DONE, C.ELSE, C.REFUSE, C.CONSENT, C.WHY, C.FAULT, C.BYE)),
     _frame(Act.GOAL, C.REFUND, C.OR, (C.EXCHANGE, C.INSTEAD), lacks=(C.DONE, C.REFUSE, C.METHOD)),

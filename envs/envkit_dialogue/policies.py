@@ -20,6 +20,12 @@ _SAY_NO: Final = {
     "final sale": "I am sorry, this is a final sale item. The rules do not allow it.",
     "already shipped": "I am sorry, this order has already shipped, so I can not change it.",
 }
+_TO: Final = {
+    RequestKind.CANCEL: "cancel",
+    RequestKind.ADDRESS: "redirect",
+    RequestKind.EXCHANGE: "exchange something of",
+    RequestKind.RETURN: "return something of",
+}
 _QUESTIONS: Final = (
     "Could you tell me your email address?",
     "What is your full name?",
@@ -114,7 +120,7 @@ def _decline(agent: _Agent, request: Request) -> str:
 
 def _question(agent: _Agent, request: Request) -> str:
     """Return the next thing to ask about a request; empty once everything is known."""
-    needed = [f"About your request to {request.kind.value}: what is the order number?"]
+    needed = [f"What is the number of the order that you want to {_TO[request.kind]}?"]
     if agent.scenario.order_by is OrderBy.ITEM:
         needed.append(call("list_orders"))
     if request.kind in (RequestKind.EXCHANGE, RequestKind.RETURN):

@@ -1,7 +1,7 @@
 """What one customer wants: the hidden side of a conversation, as JSON data.
 
-A `Scenario` is the task of an episode. Nothing of it is shown to the model, except what the customer
-says when asked and what the tools read from the shop's database.
+A `Scenario` is the task of an episode. Nothing of it is shown to the model, except what the
+customer says when asked and what the tools read from the shop's database.
 """
 
 from collections.abc import Mapping

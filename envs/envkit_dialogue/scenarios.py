@@ -161,9 +161,7 @@ class _Draw:
                 photo_code=f"{rng.choice('KLMNP')}{rng.randint(1000, 9999)}",
             )
         has_size = self._shop.item(request.item).option in goods.SIZES
-        return replace(
-            request, reason=rng.choice(("changed mind", "does not fit")[: 1 + has_size])
-        )
+        return replace(request, reason=rng.choice(("changed mind", "does not fit")[: 1 + has_size]))
 
     def _options(self, item_id: str) -> list[str]:
         """Return the other options of an item's product that are in stock."""

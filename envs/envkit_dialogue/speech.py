@@ -116,7 +116,9 @@ class Speech:
             case OrderBy.RECEIPT:
                 return "I do not know the number, but here is a photo of the receipt."
             case OrderBy.ITEM:
-                return f"I do not have the number. It is the order with the {self._product(request)}."
+                return (
+                    f"I do not have the number. It is the order with the {self._product(request)}."
+                )
 
     def item(self, request: Request) -> str:
         """Return which item it is about."""
