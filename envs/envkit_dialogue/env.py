@@ -89,13 +89,16 @@ class DialogueEnv(AsyncEnv):
         ranges.one_of("split", split, _SPLITS)
         self.tasks = DialogueTasks(levels, split) if tasks is None else tasks
         self.system_prompt = SYSTEM_PROMPT
-        self._format, self._feedback_role = format, feedback_role
+        self._format = format
+        self._feedback_role: ObservationRole = feedback_role
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._open(database.load({}))
         self.customer: ScriptedCustomer | None = None
         """The customer of the running episode; None before the first one."""
         self._consented: list[bool] = []
         self._spoken: set[str] = set()
+        self.replies: list[str] = []
+        """The agent's replies in the running episode."""
         self._turns = {"customer": 0, "tools": 0}
         self._shows = ""
 
@@ -127,13 +130,14 @@ class DialogueEnv(AsyncEnv):
         shop = make_shop(scenario.shop)
         self.customer = ScriptedCustomer(scenario, shop)
         self._open(database.open_database(shop))
-        self._consented, self._spoken = [], set()
+        self._consented, self._spoken, self.replies = [], set(), []
         self._turns = {"customer": 0, "tools": 0}
         return self._spoke(await self.customer.open(), {"level": scenario.level})
 
     async def on_aturn(self, response_text: str) -> Turn:
         """Give the reply to the tools or to the customer."""
         assert self.customer is not None  # a step follows a reset
+        self.replies.append(response_text)
         reply = parse_tool_calls(self.reply, self._format, tools=self.tools)
         if reply.calls or reply.errors:
             return await self._call(reply)
@@ -152,6 +156,7 @@ class DialogueEnv(AsyncEnv):
             "identified": self._desk.customer,
             "consented": self._consented,
             "spoken": sorted(self._spoken),
+            "replies": self.replies,
             "turns": self._turns,
             "shows": self._shows,
         }
@@ -164,6 +169,7 @@ class DialogueEnv(AsyncEnv):
         self._open(database.load(state["rows"]))
         self._desk.customer = state["identified"]
         self._consented, self._spoken = list(state["consented"]), set(state["spoken"])
+        self.replies = list(state["replies"])
         self._turns, self._shows = dict(state["turns"]), state["shows"]
 
     async def aclose(self) -> None:
@@ -215,8 +221,11 @@ class DialogueEnv(AsyncEnv):
             "tool_call": reply.calls[0].recorded() if reply.calls else None,
             "parse_error": _first_problem(results, problems),
         }
-        role: ObservationRole = self._feedback_role if results else "user"
-        turn = Turn("\n\n".join([*lines, *problems]), role=role, info=info)
+        turn = Turn(
+            "\n\n".join([*lines, *problems]),
+            role=self._feedback_role if results else "user",
+            info=info,
+        )
         return turn if self._desk.closing is None else self._graded(turn)
 
     def _graded(self, turn: Turn) -> Turn:

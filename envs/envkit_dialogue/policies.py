@@ -50,7 +50,7 @@ class _Agent:
         self.desk: Desk = env.desk
         self.scenario: Scenario = self.customer.scenario
         self.shop: Shop = make_shop(self.scenario.shop)
-        self.said = [str(m["content"]) for m in context.messages if m["role"] == "assistant"]
+        self.said: list[str] = env.replies
 
     @property
     def request(self) -> Request:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from envkit_dialogue.scenario import NOTHING, Request, RequestKind
+from envkit_dialogue.scenario import Request, RequestKind
 from envkit_dialogue.shop import RETURN_DAYS, TODAY, Shop, Status
 
 SYSTEM_PROMPT: Final = f"""\
@@ -29,9 +29,9 @@ Ask for what you need: the customer answers only what is asked, and may want sev
 
 
 def forbids(shop: Shop, request: Request) -> str:
-    """Return the rule that forbids a request, or "nothing"; a value of `declined`."""
+    """Return the rule that forbids a request, a value of `declined`; empty if none does."""
     if request.kind is RequestKind.QUESTION:
-        return NOTHING
+        return ""
     order = shop.order(request.order)
     if order.status is Status.SHIPPED:
         return "already shipped"
@@ -41,4 +41,4 @@ def forbids(shop: Shop, request: Request) -> str:
     needs_item = request.kind in (RequestKind.RETURN, RequestKind.EXCHANGE)
     if needs_item and shop.item(request.item).is_final_sale and not is_damaged:
         return "final sale"
-    return NOTHING
+    return ""

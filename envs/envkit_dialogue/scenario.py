@@ -17,7 +17,7 @@ from envkit_dialogue.desk import Write, WriteKind
 from envkit_dialogue.shop import Address, Shop, Status, make_shop
 
 NOTHING: Final = "nothing"
-"""The value of `Request.refusal` for a request that the rules allow."""
+"""What the agent declares if it refused nothing."""
 
 
 class RequestKind(StrEnum):
@@ -72,8 +72,8 @@ class Request:
     photo_code: str = ""
     damage: str = ""
     topic: Topic | None = None
-    refusal: str = NOTHING
-    """The rule that forbids it, a value of `declined` of the tool `end_chat`."""
+    refusal: str = ""
+    """The rule that forbids it, a value of `declined` in `end_chat`; empty if none does."""
     earlier: "Request | None" = None
     """What the customer asks for first, until they change their mind; None if they do not."""
 
@@ -89,7 +89,7 @@ class Request:
     @property
     def is_allowed(self) -> bool:
         """Whether the shop's rules allow it."""
-        return self.refusal == NOTHING
+        return not self.refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

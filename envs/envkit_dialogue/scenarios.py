@@ -132,7 +132,7 @@ class _Draw:
             if request is None:
                 continue
             rule = forbids(self._shop, request)
-            if (rule == "nothing") is is_allowed:
+            if (not rule) is is_allowed:
                 del self._left[place]
                 return replace(request, refusal=rule)
         return None
