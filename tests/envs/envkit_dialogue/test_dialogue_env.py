@@ -108,7 +108,7 @@ async def test_words_of_the_customer_have_mask_0_and_no_other_ids_are_trained() 
         token for token, mask in zip(played.train_ids(), played.loss_mask(), strict=True) if mask
     ]
     assert len(trained) == sum(turn.response_tokens for turn in played.turns)
-    learned = codec.tokenizer.decode(trained)
+    learned = codec.decode_all(trained)
     observed = [str(m["content"]) for m in played.messages if m["role"] == "user"]
     assert len(observed) == speakers.count("customer") + 1
     assert not any(text in learned for text in observed)
@@ -167,7 +167,9 @@ def test_vague_or_wrong_proposals_get_no_yes() -> None:
     shop, request = make_shop(scenario.shop), scenario.requests[0]
     old, new = shop.item(request.item), shop.item(request.new_item)
     third = next(
-        i for i in shop.items if i.product == old.product and i.option not in (old.option, new.option)
+        i
+        for i in shop.items
+        if i.product == old.product and i.option not in (old.option, new.option)
     )
     said = [
         env.step(text).observation["text"]

@@ -247,9 +247,7 @@ def test_amounts_and_dates_are_read_in_their_usual_forms(text: str, found: set[s
         ("$12.50", "", False),
     ],
 )
-def test_a_slot_holds_the_wanted_value_and_no_other(
-    slot: str, wanted: str, is_right: bool
-) -> None:
+def test_a_slot_holds_the_wanted_value_and_no_other(slot: str, wanted: str, is_right: bool) -> None:
     assert is_told(slot, wanted) is is_right
 
 
