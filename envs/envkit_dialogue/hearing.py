@@ -68,7 +68,7 @@ def _frame(
 
 _OPEN: Final = (C.WHAT, C.WHERE, C.OR, C.ASK)
 FRAMES: Final = (
-    _frame(Act.EMAIL, C.EMAIL, lacks=(C.DONE, C.ORDER_NUMBER)),
+    _frame(Act.EMAIL, C.EMAIL, lacks=(C.DONE,)),
     _frame(Act.NAME, C.NAME, lacks=(C.DONE, C.ITEM, C.CONSENT)),
     _frame(Act.ZIP, C.ZIP, lacks=(C.DONE,)),
     _frame(Act.PHONE, C.PHONE, lacks=(C.DONE,)),
@@ -97,6 +97,12 @@ FRAMES: Final = (
         ),
     ),
     _frame(
+        Act.ORDER,
+        C.ORDER,
+        C.OR,
+        lacks=(C.DONE, C.CONSENT, C.ITEM, C.CANCEL, C.RETURN, C.EXCHANGE, C.GOAL, C.SHIP, C.METHOD),
+    ),
+    _frame(
         Act.ITEM,
         (C.ITEM, C.BOUGHT),
         (C.WHAT, C.ASK),
@@ -120,7 +126,7 @@ FRAMES: Final = (
         ),
     ),
     _frame(Act.ITEM, (C.ITEM, C.BOUGHT), (C.WHAT,), C.FAULT, lacks=(C.INSTEAD, C.OPTION, C.DONE)),
-    _frame(Act.ITEM, C.BOUGHT, C.WHY),
+    _frame(Act.ITEM, C.BOUGHT, C.WHY, C.WHAT),
     _frame(
         Act.ITEM,
         (C.RETURN, C.EXCHANGE),
@@ -196,9 +202,8 @@ FRAMES: Final = (
     _frame(
         Act.REASON,
         (C.WHY, C.FAULT),
-        lacks=(C.DONE, C.REFUSE, C.CONSENT, C.GOAL, C.PICTURE, C.REFUND, C.METHOD),
+        lacks=(C.DONE, C.REFUSE, C.CONSENT, C.PICTURE, C.REFUND, C.METHOD),
     ),
-    _frame(Act.REASON, C.WHY, C.GOAL, (C.RETURN, C.EXCHANGE, C.CANCEL)),
     _frame(
         Act.REFUND,
         C.REFUND,
@@ -223,7 +228,7 @@ FRAMES: Final = (
         (C.SHIP, C.ORDER),
         lacks=(C.DONE, C.CONSENT, C.REFUND, C.METHOD, C.ZIP, C.CHAT, C.ORDER_NUMBER, C.BOUGHT),
     ),
-    _frame(Act.PICTURE, C.PICTURE, lacks=(C.DONE, C.REFUSE)),
+    _frame(Act.PICTURE, C.PICTURE, lacks=(C.DONE,)),
     _frame(
         Act.CONSENT,
         C.CONSENT,
@@ -265,6 +270,7 @@ _YIELDS: Final[dict[Act, frozenset[Act]]] = {
     Act.REFUSE: _FACTS | {Act.CONSENT, Act.OFFER},
     Act.OFFER: _FACTS | {Act.CONSENT},
     Act.ZIP: frozenset((Act.ADDRESS,)),
+    Act.ADDRESS: frozenset((Act.EMAIL,)),
     Act.OPTION: frozenset((Act.CONSENT,)),
     Act.ITEM: frozenset((Act.CONSENT,)),
     Act.ORDER: frozenset((Act.CONSENT,)),
@@ -277,6 +283,8 @@ _SHORT: Final = 5
 _DASH: Final = re.compile(r"\s+-+\s+|[\u2013\u2014]")
 _TITLE: Final = re.compile(r"\b(ms|mr|mrs|dr|no|nr|[a-z])\.(?=\s)")
 _SENTENCE: Final = re.compile(r"[^.!?;:\n]*(?:\.(?=\w)[^.!?;:\n]*)*[.!?;:\n]*")
+_TAG: Final = re.compile(r"\b(?:all right|alright|ok|okay|right|agreed|deal|yes)\s*\?")
+"""The end of a statement that asks for a yes."""
 _WORD: Final = re.compile(r"[a-z0-9]+|#")
 _FILLERS: Final = frozenset(
     ("also", "just", "really", "kindly", "quickly", "perhaps", "maybe", "possibly", "actually",
@@ -333,6 +341,8 @@ def _heard_in(sentence: str) -> list[Act]:
         asks = is_question and place == len(clauses) - 1
         asks = asks or (len(clauses) == 1 and len(_words(sentence)) <= _SHORT)
         acts += _frames_of(clause, asks=asks)
+    if is_question and not acts and _TAG.search(sentence):
+        acts.append(Act.CONSENT)
     informs = {Act.WAIT, Act.DONE, Act.CHAT, Act.REFUSE, Act.BYE}
     if is_question and not set(acts) - informs:
         acts += _frames_of(sentence, asks=True)

@@ -1,0 +1,61 @@
+"""What the scripted customer of `dialogue-v0` understands."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit_dialogue.hearing import Act, hear
+
+ROWS = [
+    line.split("\t") for line in (Path(__file__).parent / "heard.tsv").read_text().splitlines()
+]
+"""Acts, joined by "+", and a sentence. Another person than the reader's author wrote them."""
+
+
+def acts_of(text: str) -> set[str]:
+    return {act.value for act in hear(text)}
+
+
+def test_at_least_95_percent_of_the_listed_sentences_are_understood() -> None:
+    wrong = [(acts, text) for acts, text in ROWS if acts_of(text) != set(acts.split("+"))]
+    assert len(ROWS) >= 200
+    assert len(wrong) <= 0.05 * len(ROWS), wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "acts"),
+    [
+        ("How is the weather where you live?", {Act.CHAT}),
+        ("May or June order?", {Act.ORDER}),
+        ("refund, where should that go", {Act.REFUND}),
+        ("Is it OK if I keep the number of your picture frame order?", set[Act]()),
+        ("I can not find your account without the email.", set[Act]()),
+        ("The new address is saved. Anything else?", {Act.DONE, Act.ELSE}),
+        ("I see the crack in the photo, thank you.", set[Act]()),
+        ("", set[Act]()),
+    ],
+)
+def test_sentences_that_were_once_misread(text: str, acts: set[Act]) -> None:
+    facts = {Act.EMAIL, Act.NAME, Act.ADDRESS, Act.PICTURE, Act.REFUND, Act.ITEM}
+    if acts:
+        assert set(hear(text)) == acts
+    else:
+        assert not set(hear(text)) & facts
+
+
+def test_marks_and_case_do_not_matter() -> None:
+    for acts, text in ROWS[:60]:
+        assert acts_of(text.upper()) == acts_of(text)
+        assert acts_of(text.replace("'", "\u2019")) == acts_of(text), acts
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert len(set(hear(text))) == len(hear(text))
+
+
+def test_a_huge_message_is_read_in_its_first_part() -> None:
+    assert hear("What is your name? " + "x " * 1_000_000) == (Act.NAME,)
+    assert hear(", " * 1_000_000) == (Act.CHAT,)
