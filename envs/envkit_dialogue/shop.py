@@ -194,14 +194,15 @@ def _customers(rng: random.Random) -> tuple[Customer, ...]:
     lasts = rng.sample(goods.LAST_NAMES, _CUSTOMERS)
     firsts[1], lasts[1] = firsts[0], lasts[0]  # a name alone does not identify a customer
     numbers = rng.sample(range(1_000, 9_999), _CUSTOMERS)
+    years = rng.sample(range(10, 99), _CUSTOMERS)  # two of the same name have two addresses
     return tuple(
         Customer(
             customer_id=f"C{number}",
             name=f"{first} {last}",
-            email=f"{first}.{last}{rng.randint(10, 99)}@mail.example".lower(),
+            email=f"{first}.{last}{year}@mail.example".lower(),
             address=draw_address(rng),
         )
-        for first, last, number in zip(firsts, lasts, numbers, strict=True)
+        for first, last, number, year in zip(firsts, lasts, numbers, years, strict=True)
     )
 
 
