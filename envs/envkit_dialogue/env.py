@@ -16,6 +16,7 @@ from envkit_dialogue import database, policies
 from envkit_dialogue.customer import Said, ScriptedCustomer
 from envkit_dialogue.desk import Desk, Write
 from envkit_dialogue.grading import grade
+from envkit_dialogue.model_customer import ModelCustomer, PlayerModel
 from envkit_dialogue.rules import SYSTEM_PROMPT
 from envkit_dialogue.scenario import Scenario, expected_state
 from envkit_dialogue.scenarios import LEVELS, DialogueTasks
@@ -24,7 +25,7 @@ from envkit_dialogue.values import values_in
 
 _MOST_ERROR: Final = 400
 _SPLITS: Final = ("train", "test")
-_LIVE: Final = frozenset(("_database", "_desk", "_runner", "tools"))
+_LIVE: Final = frozenset(("_database", "_desk", "_runner", "_player", "customer", "tools"))
 """What a copy opens anew."""
 _EMPTY: Final = "Your message was empty: write to the customer, or call a tool."
 
@@ -59,6 +60,7 @@ class DialogueEnv(AsyncEnv):
         levels: Sequence[int] = LEVELS,
         split: str = "train",
         tasks: TaskSource | None = None,
+        user: Mapping[str, Any] | None = None,
         max_turns: int = 40,
         format: str = ToolCallFormat.AUTO,  # noqa: A002  # as in parse_tool_calls
         feedback_role: ObservationRole = "tool",
@@ -70,6 +72,8 @@ class DialogueEnv(AsyncEnv):
             levels: Levels of the generated tasks, from 1 to 4.
             split: "train" or "test".
             tasks: Your own scenarios; None generates them.
+            user: The model that plays the customer: `base_url` of a chat endpoint, `model`, and
+                optionally `api_key`, such as "env:NAME". None is the scripted customer.
             max_turns: Replies per episode, to the customer and to the tools. The oracle needs at
                 most 30.
             format: How the model writes calls, a `ToolCallFormat`.
@@ -91,9 +95,13 @@ class DialogueEnv(AsyncEnv):
         self.system_prompt = SYSTEM_PROMPT
         self._format = format
         self._feedback_role: ObservationRole = feedback_role
+        self._user, self._player = user, None if user is None else PlayerModel(user)
+        if user is not None:
+            promised = replace(type(self).capabilities, deterministic=False, replay_safe=False)
+            self.capabilities = promised  # pyright: ignore[reportAttributeAccessIssue]  # of this instance
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._open(database.load({}))
-        self.customer: ScriptedCustomer | None = None
+        self.customer: ScriptedCustomer | ModelCustomer | None = None
         """The customer of the running episode; None before the first one."""
         self._consented: list[bool] = []
         self._spoken: set[str] = set()
@@ -117,7 +125,15 @@ class DialogueEnv(AsyncEnv):
         return self._desk
 
     def oracle(self) -> Policy:
-        """Return a policy that talks as a good agent does, and solves every task."""
+        """Return a policy that talks as a good agent does, and solves every task.
+
+        Raises:
+            ConfigurationError: A model plays the customer; the oracle follows the script.
+        """
+        if self._player is not None:
+            raise ConfigurationError(
+                "the oracle of dialogue-v0 follows the scripted customer: leave out user"
+            )
         return policies.oracle()
 
     async def on_areset(self, task: Task) -> Turn:
@@ -125,17 +141,22 @@ class DialogueEnv(AsyncEnv):
 
         Raises:
             DatasetError: The task is not a scenario.
+            EnvFault: A model plays the customer, and it failed or broke a rule.
         """
         scenario = Scenario.from_json(task)
         shop = make_shop(scenario.shop)
-        self.customer = ScriptedCustomer(scenario, shop)
+        self.customer = self._customer_of(scenario)
         self._open(database.open_database(shop))
         self._consented, self._spoken, self.replies = [], set(), []
         self._turns = {"customer": 0, "tools": 0}
         return self._spoke(await self.customer.open(), {"level": scenario.level})
 
     async def on_aturn(self, response_text: str) -> Turn:
-        """Give the reply to the tools or to the customer."""
+        """Give the reply to the tools or to the customer.
+
+        Raises:
+            EnvFault: A model plays the customer, and it failed or broke a rule.
+        """
         assert self.customer is not None  # a step follows a reset
         self.replies.append(response_text)
         reply = parse_tool_calls(self.reply, self._format, tools=self.tools)
@@ -164,7 +185,7 @@ class DialogueEnv(AsyncEnv):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         scenario = Scenario.from_json(self.task)
-        self.customer = ScriptedCustomer(scenario, make_shop(scenario.shop))
+        self.customer = self._customer_of(scenario)
         self.customer.set_state(state["customer"])
         self._open(database.load(state["rows"]))
         self._desk.customer = state["identified"]
@@ -173,20 +194,38 @@ class DialogueEnv(AsyncEnv):
         self._turns, self._shows = dict(state["turns"]), state["shows"]
 
     async def aclose(self) -> None:
-        """Close the database."""
+        """Close the database, and the connections to a model that plays the customer."""
+        if self._player is not None:
+            await self._player.aclose()
         await self._runner.aclose()
         self._database.close()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in super().__getstate__().items() if key not in _LIVE}
-        return {**kept, "rows": database.dump(self._database), "identified": self._desk.customer}
+        return {
+            **kept,
+            "rows": database.dump(self._database),
+            "identified": self._desk.customer,
+            "talk": None if self.customer is None else self.customer.get_state(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        rows, identified = state.pop("rows"), state.pop("identified")
+        rows, identified, talk = (state.pop(key) for key in ("rows", "identified", "talk"))
         self.__dict__.update(state)
+        self._player = None if self._user is None else PlayerModel(self._user)
+        self.customer = None
+        if talk is not None:
+            self.customer = self._customer_of(Scenario.from_json(self.task))
+            self.customer.set_state(talk)
         self._database = sqlite3.connect(":memory:")
         self._open(database.load(rows))
         self._desk.customer = identified
+
+    def _customer_of(self, scenario: Scenario) -> ScriptedCustomer | ModelCustomer:
+        shop = make_shop(scenario.shop)
+        if self._player is None:
+            return ScriptedCustomer(scenario, shop)
+        return ModelCustomer(scenario, shop, self._player)
 
     def _open(self, opened: sqlite3.Connection) -> None:
         self._database.close()

@@ -16,6 +16,7 @@ from envkit.metrics.intervals import share_interval
 from envkit.rollout import Limits, ScriptedEngine
 from envkit.trajectory import check_trajectory
 from envkit_dialogue import USELESS, DialogueEnv
+from envkit_dialogue.customer import ScriptedCustomer
 from envkit_dialogue.policies import USELESS_ABOVE_1, call, proposal, write_call
 from envkit_dialogue.scenario import RequestKind, Scenario, Topic
 from envkit_dialogue.scenarios import draw_scenario
@@ -209,7 +210,7 @@ def test_customer_changes_their_mind_at_the_first_proposal() -> None:
 def test_customer_insists_once_on_what_is_forbidden_and_never_gives_up_what_is_allowed() -> None:
     env, scenario = started(4, seed=1)
     index = next(n for n, request in enumerate(scenario.requests) if not request.is_allowed)
-    assert env.customer is not None
+    assert isinstance(env.customer, ScriptedCustomer)
     env.customer.current = index
     assert "exception" in env.step("I am afraid that is not possible.").observation["text"]
     assert "pity" in env.step("No, the rules do not allow it.").observation["text"]
