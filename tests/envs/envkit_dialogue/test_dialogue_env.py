@@ -12,6 +12,7 @@ from fakes.playing import play_one
 import envkit
 from envkit.env import Policy, Step
 from envkit.errors import ConfigurationError, DatasetError
+from envkit.metrics import aggregate
 from envkit.metrics.intervals import share_interval
 from envkit.rollout import Limits, ScriptedEngine
 from envkit.trajectory import check_trajectory
@@ -122,6 +123,9 @@ async def test_turns_of_the_customer_and_of_the_tools_are_counted_apart() -> Non
     last = played.turns[-1].info
     assert last["customer_turns"] + last["tool_turns"] == len(played.turns) + 1
     assert last["tool_turns"] == sum(turn.tool_call is not None for turn in played.turns)
+    counted = aggregate([played])
+    assert counted["speaker/customer"] == last["customer_turns"] - 1
+    assert counted["speaker/tools"] == last["tool_turns"]
 
 
 def test_customer_tells_only_what_is_asked() -> None:
