@@ -107,6 +107,8 @@ FRAMES: Final = (
         (C.ITEM, C.BOUGHT),
         (C.WHAT, C.ASK),
         lacks=(
+            C.EMAIL,
+            C.NAME,
             C.WHY,
             C.FAULT,
             C.INSTEAD,
@@ -185,6 +187,12 @@ FRAMES: Final = (
         C.INSTEAD,
         (C.WHAT, C.ASK, C.OR, C.VALUE),
         lacks=(
+            C.NAME,
+            C.ZIP,
+            C.EMAIL,
+            C.PHONE,
+            C.ORDER_NUMBER,
+            C.PICTURE,
             C.DONE,
             C.CONSENT,
             C.SHIP,
@@ -249,6 +257,16 @@ FRAMES: Final = (
     _frame(Act.GOAL, C.GOAL, lacks=(C.DONE, C.ELSE, C.REFUSE, C.CONSENT, C.WHY, C.FAULT, C.BYE)),
     _frame(Act.GOAL, C.REFUND, C.OR, (C.EXCHANGE, C.INSTEAD), lacks=(C.DONE, C.REFUSE, C.METHOD)),
     _frame(Act.ELSE, C.ELSE, lacks=(C.DONE,)),
+    _frame(Act.GOAL, C.RETURN, C.OR, C.EXCHANGE, lacks=(C.DONE, C.CONSENT)),
+    _frame(Act.GOAL, C.CANCEL, C.OR, (C.RETURN, C.EXCHANGE), lacks=(C.DONE, C.CONSENT)),
+    _frame(Act.REFUSE, C.NOT, C.POSSIBLE, lacks=(C.CONSENT, C.WHAT, C.WHY, C.OR), asks=False),
+    _frame(
+        Act.DONE,
+        C.HAVE,
+        C.PAST,
+        lacks=(C.REFUSE, C.NOT, C.CONSENT, C.WHAT, C.WHERE, C.WHY, C.FAULT, C.OR, C.ASK),
+        asks=False,
+    ),
     _frame(Act.WAIT, C.WAIT, lacks=(C.DONE, C.BYE, C.REFUSE), asks=False),
     _frame(Act.DONE, C.DONE, lacks=(C.REFUSE, C.CONSENT), asks=False),
     _frame(Act.REFUSE, C.REFUSE, lacks=(C.CONSENT,), asks=False),
@@ -261,16 +279,23 @@ _FACTS: Final = frozenset(
     (Act.GOAL, Act.EMAIL, Act.NAME, Act.ZIP, Act.PHONE, Act.ORDER, Act.ITEM, Act.OPTION, Act.REASON,
      Act.REFUND, Act.ADDRESS, Act.PICTURE)
 )  # fmt: skip
+_IDLE: Final = frozenset(
+    (C.ASK, C.WHAT, C.WHERE, C.WHY, C.OR, C.NEUTRAL, C.VALUE, C.LAND, C.NOT, C.POSSIBLE, C.HAVE,
+     C.PAST)
+)  # fmt: skip
+_NAMED: Final = frozenset((C.PRODUCT, C.OPTION, C.ITEM, C.CHAT))
+"""What a statement may name without being about the customer's request."""
 _ASKING: Final = _FACTS | {Act.CONSENT, Act.ELSE}
 _YIELDS: Final[dict[Act, frozenset[Act]]] = {
     Act.CHAT: frozenset(Act) - {Act.CHAT},
-    Act.WAIT: _ASKING | {Act.DONE, Act.REFUSE, Act.OFFER, Act.BYE},
-    Act.BYE: _ASKING | {Act.OFFER, Act.REFUSE},
+    Act.WAIT: _ASKING | {Act.DONE, Act.REFUSE, Act.OFFER},
+    Act.BYE: _ASKING | {Act.OFFER, Act.REFUSE, Act.WAIT},
     Act.DONE: _FACTS | {Act.CONSENT, Act.REFUSE},
     Act.REFUSE: _FACTS | {Act.CONSENT, Act.OFFER},
     Act.OFFER: _FACTS | {Act.CONSENT},
     Act.ZIP: frozenset((Act.ADDRESS,)),
-    Act.ADDRESS: frozenset((Act.EMAIL,)),
+    Act.ADDRESS: frozenset((Act.EMAIL, Act.CONSENT)),
+    Act.REASON: frozenset((Act.CONSENT,)),
     Act.OPTION: frozenset((Act.CONSENT,)),
     Act.ITEM: frozenset((Act.CONSENT,)),
     Act.ORDER: frozenset((Act.CONSENT,)),
@@ -285,6 +310,9 @@ _TITLE: Final = re.compile(r"\b(ms|mr|mrs|dr|no|nr|[a-z])\.(?=\s)")
 _SENTENCE: Final = re.compile(r"[^.!?;:\n]*(?:\.(?=\w)[^.!?;:\n]*)*[.!?;:\n]*")
 _TAG: Final = re.compile(r"\b(?:all right|alright|ok|okay|right|agreed|deal|yes)\s*\?")
 """The end of a statement that asks for a yes."""
+_CLAUSE: Final = re.compile(
+    r",|\band (?=(?:which|what|why|how|where|whether|could|would|can|please|is|are)\b)"
+)
 _WORD: Final = re.compile(r"[a-z0-9]+|#")
 _FILLERS: Final = frozenset(
     ("also", "just", "really", "kindly", "quickly", "perhaps", "maybe", "possibly", "actually",
@@ -335,12 +363,16 @@ def _normal(message: str) -> str:
 def _heard_in(sentence: str) -> list[Act]:
     """Return the acts of a sentence: of its clauses, or else of the whole."""
     is_question = "?" in sentence
-    clauses = [clause for clause in re.split(r",", sentence) if clause.strip()]
+    clauses = [clause for clause in _CLAUSE.split(sentence) if clause.strip()]
     acts: list[Act] = []
+    asks = False
     for place, clause in enumerate(clauses):
-        asks = is_question and place == len(clauses) - 1
+        goes_on = asks and clause.split()[0] in ("and", "or", "plus")
+        asks = goes_on or (is_question and place == len(clauses) - 1)
         asks = asks or (len(clauses) == 1 and len(_words(sentence)) <= _SHORT)
-        acts += _frames_of(clause, asks=asks)
+        found = _frames_of(clause, asks=asks)
+        acts += found
+        asks = asks or bool(_ASKING & set(found))
     if is_question and not acts and _TAG.search(sentence):
         acts.append(Act.CONSENT)
     informs = {Act.WAIT, Act.DONE, Act.CHAT, Act.REFUSE, Act.BYE}
@@ -369,7 +401,7 @@ def _last_resort(text: str) -> list[Act]:
         return [Act.OPTION]
     if C.WHERE in concepts and C.LAND in concepts:
         return [Act.REFUND if concepts & {C.REFUND, C.METHOD} else Act.ADDRESS]
-    shop = concepts - {C.ASK, C.WHAT, C.WHERE, C.WHY, C.OR, C.NEUTRAL, C.VALUE, C.LAND}
+    shop = concepts - _IDLE - (set[Concept]() if "?" in text else _NAMED)
     return [] if shop else [Act.CHAT]
 
 

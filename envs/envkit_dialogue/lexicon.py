@@ -55,6 +55,10 @@ class Concept(StrEnum):
     CHAT = "chat"
     OR = "or"
     RANGE = "range"
+    NOT = "not"
+    POSSIBLE = "possible"
+    HAVE = "have"
+    PAST = "past"
     NEUTRAL = "neutral"
 
 

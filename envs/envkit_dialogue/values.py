@@ -23,6 +23,11 @@ _MONTH_FIRST: Final = re.compile(
 )
 
 
+_BESIDE: Final = frozenset(("on", "the", "usd", "dollars"))
+"""Words that may stand beside a value in a slot."""
+_NONE: Final = frozenset(("", "none", "nothing", "null", "n/a"))
+
+
 def values_in(text: str) -> set[str]:
     """Return the amounts, such as "$12.50", and the dates, such as "2026-06-30", in a text."""
     lower = text.lower()
@@ -34,14 +39,20 @@ def values_in(text: str) -> set[str]:
 
 
 def is_told(slot: str, wanted: str) -> bool:
-    """Return whether a slot holds the wanted value and no other; empty if none is wanted.
+    """Return whether a slot holds the wanted value and nothing else; empty if none is wanted.
 
-    A bare number is an amount.
+    A bare number is an amount, and "none" is empty.
     """
-    text = slot.strip()
+    text = slot.strip().lower()
+    if text in _NONE:
+        return not wanted
     if re.fullmatch(r"\d[\d,]*(?:\.\d{1,2})?", text):
         text = f"${text}"
-    return values_in(text) == ({wanted} if wanted else set())
+    if values_in(text) != ({wanted} if wanted else set()):
+        return False
+    for pattern in (_AMOUNT, _ISO, _DAY_FIRST, _MONTH_FIRST):
+        text = pattern.sub(" ", text)
+    return set(re.findall(r"[^\W_]+", text)) <= _BESIDE
 
 
 def _money(text: str) -> str:

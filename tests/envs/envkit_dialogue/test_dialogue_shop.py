@@ -247,6 +247,11 @@ def test_amounts_and_dates_are_read_in_their_usual_forms(text: str, found: set[s
         ("", "$12.50", False),
         ("", "", True),
         ("$12.50", "", False),
+        ("not $12.50", "$12.50", False),
+        ("not 2026-06-22", "2026-06-22", False),
+        ("on June 22nd, 2026", "2026-06-22", True),
+        ("nothing", "", True),
+        ("nothing", "$12.50", False),
     ],
 )
 def test_a_slot_holds_the_wanted_value_and_no_other(slot: str, wanted: str, is_right: bool) -> None:
