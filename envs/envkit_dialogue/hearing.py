@@ -70,8 +70,9 @@ _OPEN: Final = (C.WHAT, C.WHERE, C.OR, C.ASK)
 FRAMES: Final = (
     _frame(Act.EMAIL, C.EMAIL, lacks=(C.DONE,)),
     _frame(Act.NAME, C.NAME, lacks=(C.DONE, C.ITEM, C.CONSENT)),
-    _frame(Act.ZIP, C.ZIP, lacks=(C.DONE,)),
-    _frame(Act.PHONE, C.PHONE, lacks=(C.DONE,)),
+    _frame(Act.NAME, C.NAME, C.NOT, lacks=(C.DONE, C.ITEM, C.CONSENT, C.POSSIBLE), asks=False),
+    _frame(Act.ZIP, C.ZIP, lacks=(C.DONE,), asks=False),
+    _frame(Act.PHONE, C.PHONE, lacks=(C.DONE,), asks=False),
     _frame(Act.ORDER, C.ORDER_NUMBER, lacks=(C.DONE, C.REFUSE)),
     _frame(
         Act.ORDER,
@@ -134,6 +135,10 @@ FRAMES: Final = (
         (C.RETURN, C.EXCHANGE),
         C.WHAT,
         lacks=(
+            C.NAME,
+            C.EMAIL,
+            C.PHONE,
+            C.ZIP,
             C.WHY,
             C.FAULT,
             C.INSTEAD,
@@ -228,7 +233,7 @@ FRAMES: Final = (
     _frame(
         Act.ADDRESS,
         C.ADDRESS,
-        lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD, C.ZIP, C.CHAT),
+        lacks=(C.DONE, C.CONSENT, C.REFUSE, C.REFUND, C.METHOD, C.CHAT),
     ),
     _frame(
         Act.ADDRESS,
@@ -268,7 +273,7 @@ FRAMES: Final = (
         asks=False,
     ),
     _frame(Act.WAIT, C.WAIT, lacks=(C.DONE, C.BYE, C.REFUSE), asks=False),
-    _frame(Act.DONE, C.DONE, lacks=(C.REFUSE, C.CONSENT), asks=False),
+    _frame(Act.DONE, C.DONE, lacks=(C.REFUSE, C.CONSENT, C.OFFER), asks=False),
     _frame(Act.REFUSE, C.REFUSE, lacks=(C.CONSENT,), asks=False),
     _frame(Act.OFFER, C.OFFER, lacks=(C.DONE,), asks=False),
     _frame(Act.BYE, C.BYE, asks=False),
@@ -293,7 +298,7 @@ _YIELDS: Final[dict[Act, frozenset[Act]]] = {
     Act.DONE: _FACTS | {Act.CONSENT, Act.REFUSE},
     Act.REFUSE: _FACTS | {Act.CONSENT, Act.OFFER},
     Act.OFFER: _FACTS | {Act.CONSENT},
-    Act.ZIP: frozenset((Act.ADDRESS,)),
+    Act.ZIP: frozenset((Act.ADDRESS, Act.CONSENT)),
     Act.ADDRESS: frozenset((Act.EMAIL, Act.CONSENT)),
     Act.REASON: frozenset((Act.CONSENT,)),
     Act.OPTION: frozenset((Act.CONSENT,)),
