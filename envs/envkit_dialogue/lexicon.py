@@ -26,6 +26,7 @@ class Concept(StrEnum):
     PHONE = "phone"
     ORDER = "order"
     ORDER_NUMBER = "order number"
+    WHICH_ORDER = "which order"
     ITEM = "item"
     PRODUCT = "product"
     BOUGHT = "bought"
