@@ -15,7 +15,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.metrics import aggregate
 from envkit.metrics.intervals import share_interval
 from envkit.rollout import Limits, ScriptedEngine
-from envkit.trajectory import check_trajectory
+from envkit.trajectory import call_rows, check_trajectory, step_rows, whole_row
 from envkit_dialogue import USELESS, DialogueEnv
 from envkit_dialogue.customer import ScriptedCustomer
 from envkit_dialogue.policies import USELESS_ABOVE_1, call, proposal, write_call
@@ -114,6 +114,14 @@ async def test_words_of_the_customer_have_mask_0_and_no_other_ids_are_trained() 
     observed = [str(m["content"]) for m in played.messages if m["role"] == "user"]
     assert len(observed) == speakers.count("customer") + 1
     assert not any(text in learned for text in observed)
+    whole = (whole_row(played, filler_id=0),)
+    for rows in (whole, step_rows(played, filler_id=0), call_rows(played, filler_id=0)):
+        kept = "".join(
+            codec.decode_all([t for t, m in zip(row.response_ids, row.loss_mask, strict=True) if m])
+            for row in rows
+        )
+        assert "find_customer" in kept
+        assert not any(text in kept for text in observed)
 
 
 async def test_turns_of_the_customer_and_of_the_tools_are_counted_apart() -> None:
