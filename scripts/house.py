@@ -37,6 +37,7 @@ KEYWORDS: Final = {
     "an environment's own arguments, each in its page": (
         "envkit.tool_env.__init__", "envkit_browser.miniwob.env.__init__",
         "envkit_browser.pages.env.__init__", "envkit_desktop.env.__init__",
+        "envkit_dialogue.env.__init__",
         "envkit_geo3k.env.__init__", "envkit_gymnasium.env.__init__",
         "envkit_gymnasium.zoo.__init__", "envkit_linux_desktop.env.__init__",
         "envkit_openenv.env.__init__", "envkit_refine.env.__init__", "envkit_search.env.__init__",

@@ -5,7 +5,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.metrics.intervals import Interval, mean_interval, pass_at_k, share_interval
+from envkit.metrics.intervals import (
+    Interval,
+    mean_interval,
+    pass_all_k,
+    pass_at_k,
+    share_interval,
+)
 from envkit.viewer.pairs import MeanDifference
 from envkit_eval.prices import Price
 from envkit_eval.samples import Problem, Sample, by_number, episodes_of, problems_of
@@ -92,6 +98,8 @@ class EvalRow:
     reward: Estimate | None
     pass_at: Mapping[int, Estimate] = field(default_factory=dict[int, Estimate])
     """pass@k by k. A task with fewer than k rewarded samples is excluded for that k."""
+    pass_all: Mapping[int, Estimate] = field(default_factory=dict[int, Estimate])
+    """pass^k by k: all of k samples solve the task. Over the same tasks as pass@k."""
     turns: float | None
     prompt_tokens: float | None
     reply_tokens: float | None
@@ -187,7 +195,8 @@ def _line(
             [one.solved / one.judged for one in judged], samples=sum(one.judged for one in judged)
         ),
         reward=Estimate.of(rewards, samples=len(rewarded) if is_binary else None),
-        pass_at=_passed(problems, pass_at),
+        pass_at=_passed(problems, pass_at, pass_at_k),
+        pass_all=_passed(problems, pass_at, pass_all_k),
         turns=_mean(rewarded, lambda one: one.turns),
         prompt_tokens=_mean(rewarded, lambda one: one.prompt_tokens),
         reply_tokens=_mean(rewarded, lambda one: one.reply_tokens),
@@ -197,11 +206,13 @@ def _line(
     )
 
 
-def _passed(problems: Sequence[Problem], pass_at: Sequence[int]) -> dict[int, Estimate]:
+def _passed(
+    problems: Sequence[Problem], pass_at: Sequence[int], share: Callable[[int, int, int], float]
+) -> dict[int, Estimate]:
     found: dict[int, Estimate] = {}
     for k in pass_at:
         enough = [problem for problem in problems if problem.judged >= k]
-        values = [pass_at_k(one.judged, one.solved, k) for one in enough]
+        values = [share(one.judged, one.solved, k) for one in enough]
         # An attempt of k samples is one trial, so there are fewer trials than samples.
         estimate = Estimate.of(values, samples=sum(one.judged // k for one in enough))
         if estimate is not None:

@@ -193,6 +193,7 @@ def _show_lines(lines: Sequence[EvalRow]) -> None:
     has_cost = any(line.cost is not None for line in lines)
     has_images = any(line.images for line in lines)
     columns = ["", "tasks", "episodes", "success", "reward", *(f"pass@{k}" for k in ks)]
+    columns += [f"pass^{k}" for k in ks]
     columns += ["turns", "tokens in", "out", *(["images"] if has_images else []), "seconds"]
     columns += [*(["dollars"] if has_cost else []), "faults"]
     table(columns, [_row(line, ks, has_images=has_images, has_cost=has_cost) for line in lines])
@@ -227,6 +228,7 @@ def _row(line: EvalRow, ks: Sequence[int], *, has_images: bool, has_cost: bool) 
     row = [name, str(line.tasks), str(line.episodes), _percent(line.success)]
     row.append(with_interval(line.reward))
     row += [_percent(line.pass_at.get(k)) for k in ks]
+    row += [_percent(line.pass_all.get(k)) for k in ks]
     row += [_mean(line.turns, 1), _mean(line.prompt_tokens, 0), _mean(line.reply_tokens, 0)]
     row += [_mean(line.images, 1)] if has_images else []
     row.append(_mean(line.seconds, 2))

@@ -43,6 +43,7 @@ _COUNTED: Final = {
     "retry": "retries",
     "sanity": "sanity",
     "rewrite": "rewrites",
+    "speaker": "speakers",
     "agent/sequences": "agent_sequences",
     "agent/untrained_tokens": "agent_untrained",
     "agent/unenforced": "agent_unenforced",
@@ -208,7 +209,13 @@ class Aggregator:
         sequences = self._distributions["sequences"]
         if sequences.count and sequences.maximum > 1:
             metrics |= {"sequences/mean": sequences.mean, "sequences/max": sequences.maximum}
-        for prefix in ("rewrite", "agent/sequences", "agent/untrained_tokens", "agent/unenforced"):
+        for prefix in (
+            "speaker",
+            "rewrite",
+            "agent/sequences",
+            "agent/untrained_tokens",
+            "agent/unenforced",
+        ):
             metrics |= self._by_kind(prefix)
         return metrics
 

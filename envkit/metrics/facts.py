@@ -67,6 +67,8 @@ class EpisodeFacts(Struct, frozen=True, kw_only=True):
     """Its sampled tokens with mask 0, by reason: "side", "lost", "superseded"."""
     agent_unenforced: Mapping[str, int] = field(default_factory=dict[str, int])
     """Its requests that asked for what no engine enforces, by setting, such as "tool_choice"."""
+    speakers: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Observations after a reply by who wrote them, where `info["speaker"]` says so."""
     tool_calls: int = 0
     parse_errors: int = 0
     images: int = 0
@@ -137,6 +139,7 @@ class EpisodeFacts(Struct, frozen=True, kw_only=True):
             agent_sequences=_agent_counts(trajectory, "sequences"),
             agent_untrained=_agent_counts(trajectory, "untrained"),
             agent_unenforced=_agent_counts(trajectory, "unenforced"),
+            speakers=_speakers(trajectory.turns),
             tool_calls=sum([turn.tool_call is not None for turn in trajectory.turns]),
             parse_errors=sum([turn.parse_error is not None for turn in trajectory.turns]),
             images=images if has_ledger else trajectory.image_count,
@@ -230,6 +233,11 @@ def _seconds(turns: Sequence[TurnRecord]) -> dict[str, tuple[float, ...]]:
     if not turns:
         return {}
     return {part: tuple(map(seconds, turns)) for part, seconds in _SECONDS.items()}
+
+
+def _speakers(turns: Sequence[TurnRecord]) -> dict[str, int]:
+    given: list[Any] = [turn.info.get("speaker") for turn in turns]
+    return dict(Counter(speaker for speaker in given if isinstance(speaker, str)))
 
 
 def _sequences(trajectory: Trajectory) -> int:

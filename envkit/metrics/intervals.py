@@ -274,6 +274,19 @@ def pass_at_k(samples: int, solved: int, k: int) -> float:
     return 1.0 - missed
 
 
+def pass_all_k(samples: int, solved: int, k: int) -> float:
+    """Return the probability that all of `k` samples solve a task, known as pass^k.
+
+    The unbiased estimator C(c, k) / C(n, k) of Yao et al., tau-bench (2024).
+
+    Args:
+        samples: Number drawn, n >= k.
+        solved: Number that solved the task, c.
+        k: At least 1.
+    """
+    return 1.0 - pass_at_k(samples, samples - solved, k)
+
+
 def exact_p_value(better: int, worse: int) -> float:
     """Return the two-sided p-value of McNemar's exact test.
 

@@ -23,6 +23,7 @@ METRICS: Final[Mapping[str, str]] = {
     "turns/max": "maximum replies in an episode",
     "sequences/mean": "sequences per episode, if any had more than one",
     "sequences/max": "maximum sequences in an episode, if any had more than one",
+    "speaker/<name>": "observations after a reply by who wrote them, if the environment says so",
     "rewrite/<reason>": "sequences started by a history policy, the template or a caller",
     "agent/sequences/<kind>": "sequences of an agent behind the gateway: main, sub-agent or side",
     "agent/untrained_tokens/<reason>": "its sampled tokens with mask 0: side, lost or superseded",

@@ -38,6 +38,7 @@ SHIPPED: Final = (
         "Apache-2.0",
         "injected into pages; its random numbers are sfc32 of Chris Doty-Humphrey, public domain",
     ),
+    ("envs/envkit_dialogue/lexicon.txt", "Apache-2.0", "words that customers understand"),
     ("envs/envkit_browser/pages/demos/*", "Apache-2.0", "example pages"),
     ("envkit/scaffold/templates/*", "Apache-2.0", "what `envkit new` writes; yours to license"),
 )

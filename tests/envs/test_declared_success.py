@@ -16,8 +16,8 @@ from envkit.rollout import Limits, ScriptedEngine
 from envkit.trajectory import Trajectory, success_of, threshold_of
 
 WHOLE = (
-    "canary-v0", "geo3k-v0", "search-v0", "terminal-v0", "computer-use-v0", "computer-use-linux-v0",
-    "computer-use-miniwob-v0",
+    "canary-v0", "dialogue-v0", "geo3k-v0", "search-v0", "terminal-v0", "computer-use-v0",
+    "computer-use-linux-v0", "computer-use-miniwob-v0",
 )  # fmt: skip
 """Environments that pay 1.0 for the whole task."""
 

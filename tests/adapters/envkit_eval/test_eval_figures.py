@@ -25,6 +25,7 @@ from envkit.metrics.intervals import (
     Method,
     exact_p_value,
     mean_interval,
+    pass_all_k,
     pass_at_k,
     share_interval,
 )
@@ -54,6 +55,15 @@ def test_pass_at_k_is_the_share_of_draws_with_a_solution(counts: tuple[int, int]
         assert pass_at_k(samples, solved, k) == pytest.approx(
             sum(map(any, draws)) / len(draws), abs=1e-12
         )
+
+
+@pytest.mark.parametrize("counts", [(4, 3), (4, 0), (4, 4), (6, 2), (1, 1)])
+def test_pass_all_k_is_the_share_of_draws_that_all_solve(counts: tuple[int, int]) -> None:
+    samples, solved = counts
+    outcomes = [True] * solved + [False] * (samples - solved)
+    for k in range(1, samples + 1):
+        draws = list(itertools.combinations(outcomes, k))
+        assert pass_all_k(samples, solved, k) == pytest.approx(sum(map(all, draws)) / len(draws))
 
 
 def test_pass_at_k_of_many_samples_does_not_overflow() -> None:
@@ -266,7 +276,8 @@ def test_episodes_without_a_declared_success_are_counted_beside_it() -> None:
     assert (line.tasks, line.episodes, line.undeclared) == (3, 6, 3)
     assert line.success is not None
     assert (line.success.mean, line.success.tasks) == (1.0, 2)
-    assert line.pass_at[2].tasks == 1
+    assert line.pass_at[2].tasks == line.pass_all[2].tasks == 1
+    assert line.pass_all[2].mean == 1.0
     assert line.reward is not None
     assert line.reward.mean == pytest.approx((0.5 + 1 + 1) / 3)
     none = lines_of([replace(one, solved=None) for one in samples], **PLAIN)[0]
