@@ -1,0 +1,61 @@
+"""An episode's folder can be filled, read and removed, whatever is in it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import DatasetError
+from envkit_mcp.folder import EpisodeFolder
+
+
+def test_folder_has_the_template_and_the_files(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a.txt").write_text("template")
+    with EpisodeFolder(template=tmp_path) as folder:
+        folder.fill({"b/c.txt": "task", "kept/a.txt": "changed"})
+        assert folder.read("b/c.txt") == "task"
+        assert folder.read("kept/a.txt") == "changed"
+        assert folder.read("kept") is None
+        assert folder.read("") is None
+        assert folder.read("nothing") is None
+    assert not folder.root.exists()
+    assert (tmp_path / "kept" / "a.txt").read_text() == "template"
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "", "a\0b"])
+def test_file_outside_of_the_folder_is_refused(path: str) -> None:
+    with EpisodeFolder() as folder, pytest.raises(DatasetError):
+        folder.fill({path: "x"})
+
+
+def test_links_are_not_followed_when_reading(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with EpisodeFolder() as folder:
+        (folder.files / "link").symlink_to(tmp_path / "secret")
+        (folder.files / "folder").symlink_to(tmp_path)
+        os.mkfifo(folder.files / "pipe")
+        assert [folder.read(name) for name in ("link", "folder/secret", "pipe")] == [None] * 3
+
+
+def test_hostile_folder_is_removed_and_what_its_links_name_stays(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("kept")
+    folder = EpisodeFolder()
+    deep = os.open(folder.files, os.O_RDONLY)
+    for _ in range(1500):  # a path of 30,000 characters
+        os.mkdir("d" * 20, dir_fd=deep)
+        inner = os.open("d" * 20, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=deep))
+    os.close(deep)
+    (folder.files / "link").symlink_to(tmp_path)
+    (folder.files / os.fsdecode(b"\xff\xfe")).mkdir()
+    os.mkfifo(folder.files / "pipe")
+    locked = folder.files / "locked" / "inner"
+    locked.mkdir(parents=True)
+    locked.parent.chmod(0)
+    folder.close()
+    assert not folder.root.exists()
+    assert (tmp_path / "outside").read_text() == "kept"
+    folder.close()
