@@ -57,7 +57,8 @@ def test_every_environment_folder_has_an_entry_point() -> None:
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
     envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
     shared = {"envkit_actions", "envkit_sandbox"}
-    others = {"envkit_mcp", "envkit_openenv", "envkit_verifiers"}  # adapters that bring environments
+    # Adapters that bring environments.
+    others = {"envkit_mcp", "envkit_openenv", "envkit_verifiers"}
     assert {package_of(value) for value in values} == envs - shared | others
 
 
