@@ -7,6 +7,7 @@ process group is killed, then every process that carries the episode's mark in i
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.toolcalls.tolerant_json import scrub
 from envkit_mcp.declaration import FOLDER, McpServer
 from envkit_mcp.folder import MARK, EpisodeFolder
 
@@ -207,15 +209,37 @@ class _Lines:
 
 
 def _message(line: bytes) -> Any:  # noqa: ANN401  # the SDK's message; None for other output
+    """Read a message. Notifications are dropped: nothing reads them, and a flood delays others."""
     from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
+    from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
     if not line.strip():
         return None
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        found = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except (ValueError, RecursionError):
+        found = _repaired(line)
+    is_read = found is not None and not isinstance(found, JSONRPCNotification)
+    return SessionMessage(found) if is_read else None
+
+
+def _repaired(line: bytes) -> Any:  # noqa: ANN401  # the SDK's message; None for other output
+    """Read an answer that is not Unicode; the call of one that cannot be read gets an error."""
+    from mcp_types import jsonrpc_message_adapter
+
+    ends = line[:_EDGE], line[-_EDGE:]
+    if not any(b'"jsonrpc"' in end for end in ends):
         return None  # servers print to standard output; it is no message
+    with contextlib.suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
+        return jsonrpc_message_adapter.validate_json(scrub(text), by_name=False)
+    request = _ID_FIRST.search(ends[0]) or _ID_LAST.search(ends[1])
+    if request is None or b'"method"' in ends[0]:
+        return None
+    return jsonrpc_message_adapter.validate_json(
+        b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":'
+        b'"the answer is not valid JSON-RPC"}}' % request[1]
+    )
 
 
 async def _delivered(sender: Any, message: Any) -> bool:  # noqa: ANN401  # anyio's and the SDK's

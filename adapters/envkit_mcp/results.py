@@ -34,12 +34,11 @@ def read_result(result: Any) -> list[str | Image]:  # noqa: ANN401  # the SDK's 
     parts: list[str | Image] = []
     images = 0
     for block in blocks[:_LISTED]:
-        part = _part(block)
-        if isinstance(part, Image):
+        if _is_image(block):  # counted before it is decoded, which takes time and memory
             images += 1
             if images > MAX_IMAGES:
                 continue
-        parts.append(part)
+        parts.append(_part(block))
     if images > MAX_IMAGES:
         parts.append(f"[{images - MAX_IMAGES} more images were left out]")
     if len(blocks) > _LISTED:
@@ -50,6 +49,13 @@ def read_result(result: Any) -> list[str | Image]:  # noqa: ANN401  # the SDK's 
         text = "\n".join(part for part in parts if isinstance(part, str))
         raise ToolCallError(text or "the tool reports an error without a text")
     return parts
+
+
+def _is_image(block: Any) -> bool:  # noqa: ANN401  # a content block of the SDK
+    resource = block.resource if block.type == "resource" else None
+    if resource is None or isinstance(getattr(resource, "text", None), str):
+        return block.type == "image"
+    return str(resource.mime_type or "").startswith("image/")
 
 
 def _part(block: Any) -> str | Image:  # noqa: ANN401  # a content block of the SDK

@@ -1,6 +1,7 @@
 """A server's tools as `ToolSpec`s, or one clear error."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
@@ -9,8 +10,31 @@ from envkit_mcp.declaration import McpServer
 
 _MAX_DESCRIPTION: Final = 4000
 _DEEPEST: Final = 64
+_VALUES: Final = frozenset({"const", "default", "enum", "examples"})
+"""Keywords whose values are data and not schemas."""
+_BY_NAME: Final = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
+"""Keywords that map names to schemas."""
 Caller = Callable[[str], Callable[..., Any]]
 """Returns the function of a tool, given the server's name of it."""
+
+
+class _ServerSpec(ToolSpec):
+    """A server's tool. Its patterns are shown to the model, but only the server runs them.
+
+    A pattern can take for ever on some text, and would stop the whole process meanwhile.
+    """
+
+    @cached_property
+    def _validator(self) -> Any:  # noqa: ANN401  # jsonschema's
+        parameters = _without_patterns(dict(self.parameters))
+        return ToolSpec(name=self.name, description="", parameters=parameters)._validator
+
+    def validate(self, arguments: object) -> list[str]:
+        """Return problems as `ToolSpec.validate`; none if the schema refers to itself for ever."""
+        try:
+            return super().validate(arguments)
+        except RecursionError:
+            return []
 
 
 def specs_of(
@@ -74,7 +98,7 @@ def _spec(server: McpServer, tool: Any, caller: Caller) -> ToolSpec:  # noqa: AN
         parameters = dict(cast("Mapping[str, Any]", tool.input_schema))
         parameters.pop("$schema", None)
         _check_references(parameters, parameters, 0)
-        spec = ToolSpec(
+        spec = _ServerSpec(
             name=server.prefix + name,
             description=str(tool.description or tool.title or "")[:_MAX_DESCRIPTION],
             parameters=parameters,
@@ -86,6 +110,25 @@ def _spec(server: McpServer, tool: Any, caller: Caller) -> ToolSpec:  # noqa: AN
             server, f"has a tool that cannot be used, {name!r:.80}: {error!s:.300}"
         ) from error
     return spec
+
+
+def _without_patterns(schema: Any) -> Any:  # noqa: ANN401  # JSON data
+    if isinstance(schema, list):
+        return [_without_patterns(entry) for entry in cast("list[Any]", schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    fields = dict(cast("Mapping[str, Any]", schema))
+    fields.pop("pattern", None)
+    if "patternProperties" in fields:
+        del fields["patternProperties"]
+        fields |= {"additionalProperties": True, "unevaluatedProperties": True}
+    for key, value in fields.items():
+        if key in _BY_NAME and isinstance(value, Mapping):
+            named = cast("Mapping[str, Any]", value)
+            fields[key] = {name: _without_patterns(one) for name, one in named.items()}
+        elif key not in _VALUES:
+            fields[key] = _without_patterns(value)
+    return fields
 
 
 def _check_references(schema: Any, whole: Mapping[str, Any], depth: int) -> None:  # noqa: ANN401

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError, describe
+from envkit.toolcalls.tolerant_json import scrub
 from envkit_mcp.declaration import McpLimits, McpServer
 from envkit_mcp.folder import EpisodeFolder
 from envkit_mcp.outcomes import Ending, NoAnswerError, RefusedCallError
@@ -89,7 +91,7 @@ class Session:
             raise NoAnswerError(Ending.DIED, self._why_it_ended())
         self._notes.clear()
         work = asyncio.create_task(
-            self._client.call_tool(tool, dict(arguments), read_timeout_seconds=limit)
+            self._client.call_tool(tool, _unicode(arguments), read_timeout_seconds=limit)
         )
         try:
             # The SDK cancels callers of a lost HTTP server: look at tasks instead of awaiting them.
@@ -160,6 +162,8 @@ class Session:
                     read_timeout_seconds=self._limits.connect_timeout_s,
                 )
                 self._client = await stack.enter_async_context(client)
+                # A pattern of an output schema can take for ever, and stops the whole process.
+                self._client.session.validate_tool_result = _accept
                 self.tools = await self._list()
                 self._ready.set()
                 await self._stop.wait()
@@ -229,6 +233,15 @@ class Session:
     def _last_words(self) -> str:
         words = "" if self.process is None else self.process.last_words
         return f"; the end of its standard error: {words}" if words else ""
+
+
+async def _accept(name: str, result: object) -> None:
+    """Accept any structured content; the model reads the text."""
+
+
+def _unicode(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON data without lone surrogates, which cannot be sent."""
+    return json.loads(scrub(json.dumps(dict(arguments), ensure_ascii=False)))
 
 
 def _first(error: BaseException | None) -> BaseException | None:

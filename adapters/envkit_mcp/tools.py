@@ -12,9 +12,11 @@ What happens to a call of the policy:
 | answers, also with an error | a result, or a tool error |
 | is late, but answers other requests | a tool error of status "timeout" |
 | dies or hangs during the call | the same call is tried once on a fresh one, see `_try_again` |
+| cannot be started again after it | a tool error if it starts in an untouched folder |
 | dies between calls, or HTTP fails | `EnvFault` |
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +60,10 @@ class McpTools:
         self._open: dict[str, Session] = {}
         """The episode's connections, shared ones among them."""
         self._shared: dict[str, SharedSession] = {}
+        self._spoilt: set[str] = set()
+        """Servers that do not start with what the episode's calls left in its folder."""
+        self._files: Mapping[str, str] = {}
+        self._template: Path | None = None
         self.folder: EpisodeFolder | None = None
         """The episode's folder; None before `start`, and after `stop`."""
 
@@ -100,6 +106,8 @@ class McpTools:
 
     async def _start(self, files: Mapping[str, str], template: Path | None) -> ToolSet:
         await self._stop(with_shared=False)
+        self._files, self._template = files, template
+        self._spoilt.clear()
         try:
             self.folder = EpisodeFolder(template=template)
             self.folder.fill(files)
@@ -118,8 +126,8 @@ class McpTools:
         except BaseException:
             await self._stop(with_shared=False)
             raise
-        # A call, its trial on a fresh server, and starting that one twice: each has its deadline.
-        longest = 2 * (self._limits.call_timeout_s + self._limits.connect_timeout_s) + _SLACK_S
+        # A call, its trial on a fresh server, and three starts: each has its deadline.
+        longest = 2 * self._limits.call_timeout_s + 3 * self._limits.connect_timeout_s + _SLACK_S
         return ToolSet(
             specs=tuple(spec for _, spec in pairs),
             timeout_s=longest,
@@ -170,6 +178,8 @@ class McpTools:
     ) -> list[str | Image]:
         if self.folder is None:
             raise EnvFault("no episode is running; reset starts one", kind=FaultKind.CRASHED)
+        if server.name in self._spoilt:
+            raise LethalCallError("the server does not start with what is now in its folder")
         session = self._open[server.name]
         if not session.is_alive:
             raise _lost(server, "it ended between two calls", FaultKind.CRASHED)
@@ -201,14 +211,20 @@ class McpTools:
         if not server.is_shared:
             await self._open[server.name].close()
         assert self.folder is not None
-        fresh = await Session.open(server, self._limits, self.folder)
+        try:
+            fresh = await Session.open(server, self._limits, self.folder)
+        except EnvFault as fault:
+            raise await self._not_started(server, fault) from fault
         try:
             await _answer(fresh, tool, arguments)
         except (ToolCallError, RefusedCallError):
             raise _lost(server, str(missing), missing.kind) from missing
         except NoAnswerError as again:
             if again.ending in (Ending.DIED, Ending.HUNG):
-                await self._connect(server)
+                try:
+                    await self._connect(server)
+                except EnvFault as fault:
+                    raise await self._not_started(server, fault) from fault
                 raise LethalCallError(
                     f"the server {missing.ending.value} during this call, and so did a fresh one. "
                     "It was started again; what it kept in memory is lost"
@@ -218,10 +234,34 @@ class McpTools:
             await fresh.close()
         raise _lost(server, str(missing), missing.kind) from missing
 
+    async def _not_started(self, server: McpServer, fault: EnvFault) -> EnvFault | LethalCallError:
+        """Return whose doing it is that a server cannot be started again.
+
+        The policy's, if it starts in an untouched folder: a fault would play the same again.
+        """
+        from envkit_mcp.session import Session
+
+        if server.is_shared:
+            return fault
+        try:
+            with EpisodeFolder(template=self._template) as folder:
+                folder.fill(self._files)
+                await (await Session.open(server, self._limits, folder)).close()
+        except EnvFault:
+            return fault
+        self._spoilt.add(server.name)
+        return LethalCallError(
+            "the server ended during this call, and does not start again with what is now in its "
+            f"folder: {fault!s:.300}"
+        )
+
 
 async def _answer(session: "Session", tool: str, arguments: Mapping[str, Any]) -> list[str | Image]:
     try:
-        return read_result(await session.call(tool, arguments))
+        result = await session.call(tool, arguments)
+        if all(block.type == "text" for block in result.content):
+            return read_result(result)
+        return await asyncio.to_thread(read_result, result)  # decodes images
     except RefusedCallError as refused:
         raise ToolCallError(str(refused)) from refused
 

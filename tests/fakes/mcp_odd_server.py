@@ -35,8 +35,16 @@ TOOLS: dict[str, dict[str, Any]] = {
     "ask": EMPTY,
     "fail": EMPTY,
     "odd_image": EMPTY,
+    "latin": EMPTY,
+    "surrogate": EMPTY,
+    "nested": EMPTY,
+    "flood": EMPTY,
+    "spoil": EMPTY,
+    "structured": EMPTY,
 }
 MARKER = Path("exited-once")
+SPOILT = Path("spoilt")
+"""No server starts where this file is."""
 counter = itertools.count(1)
 """Numbers of the calls."""
 
@@ -74,11 +82,31 @@ def ask_for_a_model() -> str:
             return "declined" if "error" in message else "answered"
 
 
+def answer_oddly(name: str, number: int) -> None:
+    """Answer with a line that is no valid Unicode, or that is nested too deep."""
+    value = {
+        "latin": b'"caf\xe9"',
+        "surrogate": b'"a\\ud800b"',
+        "nested": b"[" * 5000 + b"]" * 5000,
+    }[name]
+    line = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":%s}]}}\n'
+    sys.stdout.buffer.write(line % (number, value))
+    sys.stdout.buffer.flush()
+
+
 def run(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
     if name == "odd_image":
         return {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}
     if name == "fail":
         return text("the disk is full", is_error=True)
+    if name == "structured":
+        return {**text("3"), "structuredContent": {"x": "three"}}
+    if name == "flood":
+        for _ in range(20_000):
+            write({"method": "notifications/message", "params": {"level": "info", "data": "x"}})
+    if name == "spoil":
+        SPOILT.touch()
+        os._exit(3)
     if name == "exit" or (name == "exit_once" and not MARKER.exists()):
         MARKER.touch()
         os._exit(3)
@@ -97,10 +125,22 @@ def run(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
     return text("done" if found is None else str(found))
 
 
+def answer_call(number: int, params: dict[str, Any], number_of_call: int) -> None:
+    name = params["name"]
+    if name == "slow":
+        return  # never answers this call, but others
+    if name in ("latin", "surrogate", "nested"):
+        answer_oddly(name, number)
+    else:
+        write({"id": number, "result": run(name, params.get("arguments", {}), number_of_call)})
+
+
 def listed(defect: str, cursor: str | None) -> dict[str, Any]:
     tools = [
         {"name": name, "description": name, "inputSchema": schema} for name, schema in TOOLS.items()
     ]
+    whole = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    next(tool for tool in tools if tool["name"] == "structured")["outputSchema"] = whole
     if defect == "many":
         tools = [{"name": f"tool{n}", "inputSchema": EMPTY} for n in range(5000)]
     elif defect == "endless":
@@ -126,7 +166,7 @@ def listed(defect: str, cursor: str | None) -> dict[str, Any]:
 
 def main() -> None:
     defect = sys.argv[1] if len(sys.argv) > 1 else "none"
-    if defect == "dies":
+    if defect == "dies" or SPOILT.exists():
         sys.exit("the licence has run out")
     if defect == "noisy":
         sys.stdout.write("Listening!\n{}\n[1\n")
@@ -148,16 +188,7 @@ def main() -> None:
         elif method == "tools/list":
             write({"id": number, "result": listed(defect, message.get("params", {}).get("cursor"))})
         elif method == "tools/call":
-            number_of_call = next(counter)
-            params = message["params"]
-            if params["name"] == "slow":
-                continue  # never answers this call, but others
-            write(
-                {
-                    "id": number,
-                    "result": run(params["name"], params.get("arguments", {}), number_of_call),
-                }
-            )
+            answer_call(number, message["params"], next(counter))
         else:
             write({"id": number, "error": {"code": -32601, "message": "Method not found"}})
 

@@ -117,3 +117,34 @@ def test_checks_are_read_and_counted() -> None:
     for passed, reward in (([True, True], 1.0), ([True, False], 0.0), ([], 0.0)):
         context: Any = SimpleNamespace(info=count(passed))
         assert all_pass(context) == reward
+
+
+def test_patterns_are_shown_and_only_the_server_runs_them() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "x": {"type": "string", "pattern": "^(a+)+$"},
+            "pattern": {"type": "integer"},
+            "patternProperties": {"type": "integer"},
+            "y": {"const": {"pattern": "p"}},
+            "z": {
+                "type": "object",
+                "patternProperties": {"^n": {"type": "integer"}},
+                "additionalProperties": False,
+            },
+        },
+    }
+    (spec,) = specs_of(SERVER, [tool("find", schema)], lambda _: print, most=1)
+    assert spec.parameters == schema
+    assert spec.validate({"x": "a" * 40 + "!", "y": {"pattern": "p"}, "z": {"q": 1}}) == []
+    assert len(spec.validate({"pattern": "a", "patternProperties": "b", "y": {}})) == 3
+
+
+def test_schema_that_refers_to_itself_for_ever_leaves_the_check_to_the_server() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}},
+    }
+    (spec,) = specs_of(SERVER, [tool("find", schema)], lambda _: print, most=1)
+    assert spec.validate({"x": 1}) == []

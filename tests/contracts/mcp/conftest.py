@@ -24,7 +24,7 @@ def odd(defect: str = "none", **fields: Any) -> dict[str, Any]:
 
 def python_server(name: str) -> list[str]:
     """Return the command of a server from the Python package index."""
-    return [str(Path(sys.executable).with_name(name))]
+    return [sys.executable, "-m", name.replace("-", "_")]
 
 
 @pytest.fixture

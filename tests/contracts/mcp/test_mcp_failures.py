@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 from contracts.mcp.conftest import odd
+from fakes.mcp_odd_server import TOOLS
 from fakes.processes import wait_until_gone
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.threads.workers import DeadlineError
 from envkit_mcp import McpTools, process
 from envkit_mcp.results import LethalCallError, ToolCallError
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the folders of other processes out of sight."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 async def call(tools: McpTools, name: str, **arguments: Any) -> list[Any]:
@@ -70,7 +77,7 @@ async def test_choice_of_tools_leaves_out_what_cannot_be_used(started: Any, defe
 
 async def test_tools_of_all_pages_are_offered_and_listed_once(started: Any) -> None:
     tools = await started({"odd": odd("pages")})
-    assert len(tools._open["odd"].tools) == 12
+    assert len(tools._open["odd"].tools) == len(TOOLS)
     assert await call(tools, "count") == ["1"]
     assert await call(tools, "count") == ["2"]
 
@@ -92,6 +99,37 @@ async def test_error_of_a_tool_is_for_the_model(started: Any) -> None:
     with pytest.raises(ToolCallError, match="the disk is full"):
         await call(tools, "fail")
     assert await call(tools, "odd_image") == ["[image of type image/png, which cannot be read]"]
+
+
+async def test_answer_that_is_not_unicode_is_read(started: Any) -> None:
+    tools = await started({"odd": odd()})
+    assert await call(tools, "latin") == ["caf\ufffd"]
+    assert await call(tools, "surrogate") == ["a\ufffdb"]
+    with pytest.raises(ToolCallError, match="not valid JSON-RPC"):
+        await call(tools, "nested")
+    assert await call(tools, "note", text="a\ud800b") == ["done"]
+    assert tools.folder is not None
+    assert tools.folder.read("notes.txt") == "a\ufffdb\n"
+
+
+async def test_structured_content_that_disagrees_with_its_schema_is_no_error(started: Any) -> None:
+    tools = await started({"odd": odd()})
+    assert await call(tools, "structured") == ["3"]
+
+
+async def test_flood_of_notifications_is_dropped(started: Any) -> None:
+    tools = await started({"odd": odd()})
+    assert await call(tools, "flood") == ["done"]
+
+
+async def test_call_that_spoils_the_folder_is_the_policys_doing(started: Any) -> None:
+    tools = await started({"odd": odd()})
+    with pytest.raises(LethalCallError, match="does not start again with what is now in its"):
+        await call(tools, "spoil")
+    with pytest.raises(LethalCallError, match="does not start"):
+        await call(tools, "count")
+    await tools.start()
+    assert await call(tools, "count") == ["1"]
 
 
 async def test_request_for_a_model_is_declined(started: Any) -> None:
