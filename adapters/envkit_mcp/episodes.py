@@ -12,13 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from envkit import ranges
 from envkit.env import Env, Observation, Step
-from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, describe
 from envkit.threads.workers import DeadlineError, Mailbox, Worker
 
+T = TypeVar("T")
 _REMEMBERED: Final = 1000
 """Ended episodes whose handles get a better message than unknown ones."""
 _CLOSE_S: Final = 10.0
@@ -91,6 +92,8 @@ class _Episode:
     worker: Worker
     used: float
     is_busy: bool = field(default=False)
+    turn: int = 0
+    """Replies played."""
 
 
 class Episodes:
@@ -113,6 +116,8 @@ class Episodes:
         self._make, self._limits, self._clock = make, limits, clock
         self._running: dict[str, _Episode] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
+        self._latest: OrderedDict[str, tuple[int, str, Played]] = OrderedDict()
+        """The turn, reply and result of the latest step, also of episodes that ended lately."""
         self._mailbox: Mailbox | None = None
 
     def __len__(self) -> int:
@@ -145,23 +150,46 @@ class Episodes:
         observation, state = await self._run(
             handle, episode, lambda: env.reset(seed=seed, task=task)
         )
-        return Played(handle=handle, observation=observation, state={"episode": handle, **state})
+        state = {"episode": handle, "turn": 0, **state}
+        return Played(handle=handle, observation=observation, state=state)
 
-    async def step(self, handle: str, reply: str) -> Played:
+    async def step(self, handle: str, reply: str, *, turn: int | None = None) -> Played:
         """Play a reply.
 
+        Args:
+            handle: The episode.
+            reply: The reply.
+            turn: Of the state that it replies to. A step that is repeated with its turn returns its
+                result again, and is not played twice. None plays the reply at any turn.
+
         Raises:
-            UnplayableError: There is no such episode, a step of it is running, or the environment
-                failed, which ends the episode.
+            UnplayableError: There is no such episode, a step of it is running, the episode is at
+                another turn, or the environment failed, which ends the episode.
         """
         await self.end_idle()
+        latest = self._latest.get(handle)
+        if latest is not None and latest[:2] == (turn, reply):
+            return latest[2]
         episode = self._find(handle)
+        if turn is not None and turn != episode.turn:
+            raise UnplayableError(
+                f"the episode {handle!r} is at turn {episode.turn}, got a reply to turn {turn}"
+            )
         played: Step = await self._run(handle, episode, lambda: episode.env.step(reply))
-        is_over = played.terminated or played.truncated
-        if is_over:
+        episode.turn += 1
+        result = self._result(handle, played, episode.turn)
+        self._latest[handle] = (episode.turn - 1, reply, result)
+        self._latest.move_to_end(handle)
+        while len(self._latest) > 2 * self._limits.max_episodes:
+            self._latest.popitem(last=False)
+        if played.terminated or played.truncated:
             await self._end(handle, "it ended with its last step")
+        return result
+
+    def _result(self, handle: str, played: Step, turn: int) -> Played:
         state = {
             "episode": handle,
+            "turn": turn,
             "reward": float(played.reward),
             "terminated": bool(played.terminated),
             "truncated": bool(played.truncated),
@@ -189,8 +217,7 @@ class Episodes:
 
     async def aclose(self) -> None:
         """End all episodes."""
-        for handle in list(self._running):
-            await self._end(handle, "the server ended")
+        await asyncio.gather(*(self._end(handle, "the server ended") for handle in self._running))
 
     def _find(self, handle: str) -> _Episode:
         episode = self._running.get(handle)
@@ -214,7 +241,7 @@ class Episodes:
         episode.is_busy = True
         limit = self._limits.step_timeout_s
         try:
-            return await episode.worker.call(work, timeout_s=limit)
+            return await episode.worker.call(lambda: _contained(work), timeout_s=limit)
         except DeadlineError as error:
             await self._end(
                 handle, f"its environment took longer than {limit:g} seconds", hung=True
@@ -245,6 +272,20 @@ class Episodes:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await closing
+
+
+def _contained(work: Callable[[], T]) -> T:
+    """Run work of an environment; what would end the server becomes its fault.
+
+    Raises:
+        EnvFault: It raised SystemExit, KeyboardInterrupt or a cancellation of its own.
+    """
+    try:
+        return work()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise EnvFault(f"it raised {describe(error)}", kind=FaultKind.CRASHED) from error
 
 
 def _opening(env: Env, info: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 | tool | arguments | result |
 | --- | --- | --- |
 | `reset` | `seed`, `task`, both optional | text and images of the first observation; the state, with the handle `episode` |
-| `step` | `episode`, `reply` | text and images of the next observation; reward and end in the state |
+| `step` | `episode`, `reply`, `turn` optional | text and images of the next observation; reward and end in the state |
 | `close` | `episode` | |
 
 The state is the last text, as JSON, and the structured content. Both eras of the protocol work,
@@ -22,6 +22,7 @@ from envkit.access import Access, cannot_listen, check_port
 from envkit.env import Env
 from envkit.errors import MissingDependencyError
 from envkit.serving import abort_unread
+from envkit.toolcalls.tolerant_json import scrub
 from envkit_mcp.episodes import EpisodeLimits, Episodes, Played, UnplayableError
 
 try:
@@ -200,7 +201,10 @@ def _guarded(app: Any, access: Access) -> Callable[..., Awaitable[None]]:  # noq
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI
         if scope["type"] == "http":
-            headers = [(name.decode(), value.decode()) for name, value in scope["headers"]]
+            headers = [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in scope["headers"]
+            ]
             refusal = access.refusal(headers)
             if refusal is not None:
                 fields = [
@@ -243,15 +247,19 @@ def _add_tools(server: "MCPServer[Any]", episodes: Episodes) -> None:
         ] = None,
     ) -> CallToolResult:
         """Start an episode and return its first observation and its handle."""
-        return await _answer(episodes.reset(seed=seed, task=task))
+        return await _answer(episodes, episodes.reset(seed=seed, task=task))
 
     @server.tool()
     async def step(
         episode: Annotated[str, Field(description="The handle that reset returned.")],
         reply: Annotated[str, Field(description="The whole reply to the last observation.")],
+        turn: Annotated[
+            int | None,
+            Field(description="The state's turn. A repeated call with it is not played twice."),
+        ] = None,
     ) -> CallToolResult:
         """Play a reply and return the next observation, the reward, and whether it is over."""
-        return await _answer(episodes.step(episode, reply))
+        return await _answer(episodes, episodes.step(episode, reply, turn=turn))
 
     @server.tool()
     async def close(
@@ -267,15 +275,27 @@ def _add_tools(server: "MCPServer[Any]", episodes: Episodes) -> None:
     del reset, step, close  # registered by their names
 
 
-async def _answer(work: Awaitable[Played]) -> CallToolResult:
+async def _answer(episodes: Episodes, work: Awaitable[Played]) -> CallToolResult:
     try:
         played = await work
     except UnplayableError as error:
         return _failed(error)
+    try:
+        return await _shown(played)
+    except Exception as error:  # noqa: BLE001  # an environment may return anything
+        with suppress(UnplayableError):
+            await episodes.close(played.handle)
+        why = f"the environment's result cannot be sent, and the episode is over: {error!s:.300}"
+        return _failed(UnplayableError(why))
+
+
+async def _shown(played: Played) -> CallToolResult:
     images = played.observation["images"]
     encoded = await asyncio.to_thread(lambda: [image.data_uri() for image in images])
-    text = played.observation["text"].encode("utf-8", "replace").decode()
-    state = json.loads(json.dumps(played.state, default=str))
+    text = scrub(played.observation["text"])
+    stated = json.dumps(played.state, default=str, skipkeys=True, ensure_ascii=False)
+    # JSON has no NaN and no infinity, and no lone surrogate can be sent.
+    state = json.loads(scrub(stated), parse_constant=lambda _: None)
     content: list[Any] = [
         TextContent(type="text", text=text),
         *(_image(uri) for uri in encoded),
@@ -291,4 +311,4 @@ def _image(uri: str) -> ImageContent:
 
 
 def _failed(error: UnplayableError) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+    return CallToolResult(content=[TextContent(type="text", text=scrub(str(error)))], is_error=True)

@@ -31,6 +31,10 @@ class Room(Env):
             raise EnvFault("the backend is gone", kind=FaultKind.TRANSIENT)
         if response_text == "bug":
             raise ZeroDivisionError("a bug")
+        if response_text == "exit":
+            raise SystemExit(3)
+        if response_text == "cancel":
+            raise asyncio.CancelledError
         if response_text == "wait":
             self.door.wait(60)
         return Turn(f"You said {response_text}.", reward=1.0, done=response_text == "end")
@@ -84,7 +88,13 @@ async def test_episodes_are_bounded_and_a_closed_one_makes_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"), [("fail", r"failed \(transient\): the backend"), ("bug", "a bug")]
+    ("reply", "said"),
+    [
+        ("fail", r"failed \(transient\): the backend"),
+        ("bug", "a bug"),
+        ("exit", "it raised SystemExit"),
+        ("cancel", "it raised CancelledError"),
+    ],
 )
 async def test_failure_of_an_environment_ends_its_episode(reply: str, said: str) -> None:
     playing = episodes()
@@ -152,3 +162,27 @@ async def test_second_step_at_once_is_refused_and_a_cancelled_one_ends_the_episo
 def test_limits_must_be_positive() -> None:
     with pytest.raises(ConfigurationError, match="max_episodes"):
         EpisodeLimits(max_episodes=0)
+
+
+async def test_step_that_is_repeated_with_its_turn_is_not_played_twice() -> None:
+    playing = episodes()
+    started = await playing.reset(seed=1, task=None)
+    assert started.state["turn"] == 0
+    first = await playing.step(started.handle, "hello", turn=0)
+    assert first.state["turn"] == 1
+    assert await playing.step(started.handle, "hello", turn=0) is first
+    with pytest.raises(UnplayableError, match="is at turn 1, got a reply to turn 0"):
+        await playing.step(started.handle, "another", turn=0)
+    last = await playing.step(started.handle, "end", turn=1)
+    assert last.state["terminated"]
+    assert await playing.step(started.handle, "end", turn=1) is last  # though the episode is over
+    with pytest.raises(UnplayableError, match="it ended with its last step"):
+        await playing.step(started.handle, "end", turn=2)
+
+
+async def test_results_of_ended_episodes_are_kept_for_a_few() -> None:
+    playing = episodes(max_episodes=1)
+    for _ in range(5):
+        started = await playing.reset(seed=1, task=None)
+        await playing.step(started.handle, "end", turn=0)
+    assert len(playing._latest) == 2

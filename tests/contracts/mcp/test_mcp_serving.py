@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.installed import install_metadata
@@ -19,11 +20,16 @@ from fakes.processes import wait_until_gone
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
 from PIL import Image as PilImage
 
 import envkit
+from envkit_mcp import serving
+from envkit_mcp.episodes import EpisodeLimits, Episodes
 from envkit_mcp.http import httpx2
 
+CIRCLE: dict[str, Any] = {}
+CIRCLE["itself"] = CIRCLE
 Npm = Callable[[str], list[str]]
 KEY = "a-key-of-enough-characters"
 COMMAND = """
@@ -65,6 +71,44 @@ def check_opening(content: list[Any], seed: int) -> None:
     assert found.size == image.size
     assert found.convert("RGB").tobytes() == image.pil().convert("RGB").tobytes()
     assert "answer" not in json.loads(content[2]["text"])
+
+
+class Odd(envkit.Env):
+    """Returns an info that a task names."""
+
+    INFOS: ClassVar[dict[str, Any]] = {
+        "nan": {"value": math.nan},
+        "surrogate": {"value": "a\ud800"},
+        "keys": {"value": {(1, 2): 3}},
+        "circle": {"value": CIRCLE},
+    }
+
+    def on_reset(self, task: Any) -> envkit.Turn:
+        return envkit.Turn("a\ud800", info=self.INFOS[task["kind"]])
+
+    def on_turn(self, response_text: str) -> envkit.Turn:
+        return envkit.Turn("", done=True)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_results_that_are_no_json_are_sent_or_end_their_episode(mode: str) -> None:
+    playing = Episodes(Odd, EpisodeLimits())
+    server: Any = MCPServer("odd")
+    serving._add_tools(server, playing)
+    found: dict[str, Any] = {}
+    async with Client(server, mode=mode) as client:
+        for kind in ("nan", "surrogate", "keys"):
+            result = await client.call_tool("reset", {"task": {"kind": kind}})
+            text, state = result.content[0].text, json.loads(result.content[1].text)
+            assert (text, state) == ("a\ufffd", result.structured_content)
+            found[kind] = state["info"]["value"]
+        assert len(playing) == 3
+        result = await client.call_tool("reset", {"task": {"kind": "circle"}})
+        assert result.is_error
+        assert "cannot be sent, and the episode is over" in result.content[0].text
+        assert len(playing) == 3
+    assert found == {"nan": None, "surrogate": "a\ufffd", "keys": {}}
+    await playing.aclose()
 
 
 def test_inspector_lists_and_calls_the_tools(npm: Npm) -> None:
@@ -155,6 +199,7 @@ async def test_http_needs_the_key() -> None:
         for headers, status in (
             ({}, 401),
             ({"Authorization": "Bearer wrong"}, 401),
+            ({"Authorization": b"Bearer \xff"}, 401),
             ({"Authorization": f"Bearer {KEY}", "Origin": "http://elsewhere.example"}, 403),
         ):
             answered = await http.post(address, json={}, headers=headers)
