@@ -5,12 +5,13 @@
 | `{"answer": TEXT}` | the last line of the final reply is TEXT; case, spaces and a final period are ignored |
 | `{"file": PATH, "equals": TEXT}` | the file holds exactly that, apart from spaces at its ends |
 | `{"file": PATH, "contains": TEXT}` | the file holds that |
-| `{"file": PATH, "absent": true}` | there is no such file |
+| `{"file": PATH, "absent": true}` | nothing has that path: no file, folder, link or pipe |
 | `{"call": {"server", "tool", "arguments"}, "contains": TEXT}` | the tool's text holds that; also `equals` |
 """  # noqa: E501
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
 from envkit.errors import DatasetError
@@ -50,6 +51,8 @@ class Check:
         if self.tool is not None:
             return self._accepts(await self._ask(servers))
         folder = servers.folder
+        if self.equals is None and self.contains is None:
+            return folder is not None and folder.lacks(self.file or "")
         found = None if folder is None else folder.read(self.file or "")
         return self._accepts(found)
 
@@ -66,8 +69,8 @@ class Check:
         return "\n".join(part for part in parts if not isinstance(part, Image))
 
     def _accepts(self, text: str | None) -> bool:
-        if text is None or (self.equals is None and self.contains is None):
-            return text is None and self.equals is None and self.contains is None
+        if text is None:
+            return False
         if self.equals is not None:
             return text.strip() == self.equals.strip()
         return cast(str, self.contains) in text
@@ -114,6 +117,9 @@ def _check(entry: object, servers: Sequence[str]) -> Check:
         "absent" in fields and (fields["absent"] is not True or "file" not in fields)
     ):
         raise _refusal("must have non-empty texts, and `absent: true` only for a file", entry)
+    path = PurePosixPath(str(fields.get("file", "")))
+    if path.is_absolute() or ".." in path.parts:
+        raise _refusal("must have a path inside the episode's folder", entry)
     rule: dict[str, Any] = {name: fields[name] for name in rules if name != "absent"}
     if "call" not in fields:
         return Check(**{subjects[0]: fields[subjects[0]]}, **rule)

@@ -108,6 +108,12 @@ class McpEnv(ToolEnv):
         files = _files_of(task)
         self._all_tools = await self._servers.start(files, template=self._template)
         try:
+            for check in self._checks:
+                if check.tool is not None and not self._servers.has_tool(check.server, check.tool):
+                    raise DatasetError(
+                        f"a check of a task must call a tool that the server {check.server!r} has, "
+                        f"got {check.tool!r}"
+                    )
             return await super().on_areset(task)
         except BaseException:
             await self._servers.stop(with_shared=False)

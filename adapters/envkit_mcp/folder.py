@@ -5,6 +5,7 @@ folders nested a thousand deep, folders without permissions, links, names that a
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -21,6 +22,8 @@ MARK: Final = "ENVKIT_MCP_EPISODE"
 _PREFIX: Final = "envkit-mcp-"
 _TRIES: Final = 5
 _READ: Final = 1 << 20
+_MACHINE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
+"""Errors of reading that say nothing about the file."""
 
 
 class EpisodeFolder(Closing):
@@ -81,6 +84,9 @@ class EpisodeFolder(Closing):
 
         No part of the path may be a link, so a policy cannot pass off another file as its own. At
         most 1 MiB is read; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            EnvFault: The machine failed, such as by a lack of descriptors.
         """
         parts = PurePosixPath(name).parts
         opened: list[int] = []
@@ -94,11 +100,26 @@ class EpisodeFolder(Closing):
             if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
                 return None
             return os.read(opened[-1], _READ).decode(errors="replace")
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError) as error:
+            if isinstance(error, OSError) and error.errno in _MACHINE:
+                raise EnvFault(
+                    f"a file of the episode cannot be read: {error!s:.200}",
+                    kind=FaultKind.TRANSIENT,
+                ) from error
             return None
         finally:
             for descriptor in opened:
                 os.close(descriptor)
+
+    def lacks(self, name: str) -> bool:
+        """Return whether nothing has that path: no file, and also no folder, link or pipe."""
+        try:
+            os.lstat(self.files / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except (OSError, ValueError):
+            return False
+        return False
 
     def close(self) -> None:
         """Remove the folder; processes that still write into it must be gone."""

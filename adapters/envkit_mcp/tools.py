@@ -90,6 +90,10 @@ class McpTools:
         """
         await in_background(self._stop(with_shared=with_shared))
 
+    def has_tool(self, server: str, tool: str) -> bool:
+        """Return whether an episode's server lists a tool, offered or not."""
+        return any(one.name == tool for one in self._open[server].tools)
+
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> list[str | Image]:
         """Call a tool by the server's own name of it, and return the parts of its result.
 

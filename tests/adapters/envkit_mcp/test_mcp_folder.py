@@ -1,11 +1,12 @@
 """An episode's folder can be filled, read and removed, whatever is in it."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from envkit.errors import DatasetError
+from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit_mcp.folder import EpisodeFolder
 
 
@@ -59,3 +60,35 @@ def test_hostile_folder_is_removed_and_what_its_links_name_stays(tmp_path: Path)
     assert not folder.root.exists()
     assert (tmp_path / "outside").read_text() == "kept"
     folder.close()
+
+
+def test_file_is_absent_only_if_nothing_has_its_path(tmp_path: Path) -> None:
+    with EpisodeFolder() as folder:
+        (folder.files / "link").symlink_to(tmp_path / "nothing")
+        (folder.files / "folder").mkdir()
+        (folder.files / "loop").symlink_to("loop")
+        os.mkfifo(folder.files / "pipe")
+        names = ("link", "folder", "pipe", "loop/x", "nothing", "folder/x", "pipe/x")
+        assert [folder.lacks(name) for name in names] == [False] * 4 + [True] * 3
+
+
+def test_lack_of_descriptors_is_a_fault_and_no_absent_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with EpisodeFolder() as folder:
+        (folder.files / "a").write_text("x")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", fail)
+            with pytest.raises(EnvFault, match="Too many open files") as caught:
+                folder.read("a")
+        assert caught.value.kind is FaultKind.TRANSIENT
+
+
+def test_sparse_file_of_gigabytes_is_read_up_to_the_limit() -> None:
+    with EpisodeFolder() as folder:
+        with (folder.files / "sparse").open("wb") as file:
+            file.truncate(5 << 30)
+        assert folder.read("sparse") == "\0" * (1 << 20)

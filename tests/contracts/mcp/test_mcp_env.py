@@ -171,6 +171,12 @@ async def test_terms_of_a_reward_read_the_checks() -> None:
         ({"checks": [{"file": "x", "absent": False}]}, "absent: true"),
         ({"checks": [{"call": {"server": "no", "tool": "x"}, "equals": "x"}]}, "one of ['odd']"),
         ({"checks": {}}, "must be a list"),
+        ({"checks": [{"file": "../x", "equals": "y"}]}, "inside the episode's folder"),
+        ({"checks": [{"file": "/etc/passwd", "contains": "y"}]}, "inside the episode's folder"),
+        (
+            {"checks": [{"call": {"server": "odd", "tool": "no"}, "equals": "x"}]},
+            "must call a tool that the server 'odd' has, got 'no'",
+        ),
         ({"files": {"../x": "y"}}, "inside the episode's folder"),
         ({"files": {"x": 3}}, "map paths to texts"),
         ({"tools": ["no"]}, "no tool 'no'"),
