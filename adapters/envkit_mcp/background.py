@@ -15,9 +15,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def in_background(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the loop of the connections; cancelling the wait cancels it."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop(os.getpid())))
+async def in_background(work: Coroutine[Any, Any, T], *, to_its_end: bool = False) -> T:
+    """Run a coroutine on the loop of the connections.
+
+    Args:
+        work: The coroutine.
+        to_its_end: Whether it goes on if the wait is cancelled; otherwise it is cancelled too.
+    """
+    future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop(os.getpid())))
+    return await (asyncio.shield(future) if to_its_end else future)
 
 
 @cache

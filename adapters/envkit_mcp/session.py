@@ -111,6 +111,8 @@ class Session:
     async def close(self) -> None:
         """End the connection and the process; safe to call twice."""
         self._stop.set()
+        if not self._ready.is_set():
+            self._task.cancel()  # it waits for an answer of the server, and not for `_stop`
         await asyncio.wait({self._task}, timeout=_CLOSE_S)
         if not self._task.done():
             self._task.cancel()

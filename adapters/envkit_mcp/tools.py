@@ -62,6 +62,8 @@ class McpTools:
         self._shared: dict[str, SharedSession] = {}
         self._spoilt: set[str] = set()
         """Servers that do not start with what the episode's calls left in its folder."""
+        self._lock = asyncio.Lock()
+        """Held by a start and a stop: a start that was cancelled still ends its processes."""
         self._files: Mapping[str, str] = {}
         self._template: Path | None = None
         self.folder: EpisodeFolder | None = None
@@ -88,7 +90,7 @@ class McpTools:
         Args:
             with_shared: Also let go of shared servers, which end with their last user.
         """
-        await in_background(self._stop(with_shared=with_shared))
+        await in_background(self._stop(with_shared=with_shared), to_its_end=True)
 
     def has_tool(self, server: str, tool: str) -> bool:
         """Return whether an episode's server lists a tool, offered or not."""
@@ -106,10 +108,19 @@ class McpTools:
         return await in_background(self._call(declared, tool, arguments))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}, "_shared": {}, "folder": None}  # not to be copied
+        fresh = {"_open": {}, "_shared": {}, "folder": None, "_lock": asyncio.Lock()}
+        return {**self.__dict__, **fresh}  # connections are not to be copied
 
     async def _start(self, files: Mapping[str, str], template: Path | None) -> ToolSet:
-        await self._stop(with_shared=False)
+        async with self._lock:
+            return await self._open_all(files, template)
+
+    async def _stop(self, *, with_shared: bool) -> None:
+        async with self._lock:
+            await self._close_all(with_shared=with_shared)
+
+    async def _open_all(self, files: Mapping[str, str], template: Path | None) -> ToolSet:
+        await self._close_all(with_shared=False)
         self._files, self._template = files, template
         self._spoilt.clear()
         try:
@@ -128,7 +139,7 @@ class McpTools:
             ]
             check_names(pairs)
         except BaseException:
-            await self._stop(with_shared=False)
+            await self._close_all(with_shared=False)
             raise
         # A call, its trial on a fresh server, and three starts: each has its deadline.
         longest = 2 * self._limits.call_timeout_s + 3 * self._limits.connect_timeout_s + _SLACK_S
@@ -140,7 +151,7 @@ class McpTools:
             is_sequential=True,  # the tools of a server share its state
         )
 
-    async def _stop(self, *, with_shared: bool) -> None:
+    async def _close_all(self, *, with_shared: bool) -> None:
         opened, self._open = self._open, {}
         for name, session in reversed(opened.items()):
             if name not in self._shared:

@@ -14,7 +14,8 @@ from fakes.processes import wait_until_gone
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.threads.workers import DeadlineError
-from envkit_mcp import McpTools, process
+from envkit_mcp import McpLimits, McpTools, process
+from envkit_mcp.declaration import read_servers
 from envkit_mcp.results import LethalCallError, ToolCallError
 
 
@@ -221,6 +222,38 @@ async def test_nothing_stays_of_a_server_whose_child_has_its_own_session(
     assert len(found) >= 2  # the server and its child
     await tools.stop()
     assert wait_until_gone(found) == []
+    assert folders() == before
+
+
+async def test_nothing_stays_of_a_start_that_was_cancelled(started: Any) -> None:
+    before = folders()
+    tools = McpTools(read_servers({"odd": odd("silent")}), McpLimits(connect_timeout_s=60))
+    starting = asyncio.create_task(tools.start())
+    found: list[int] = []
+    while not found:
+        await asyncio.sleep(0.01)
+        if tools.folder is not None:
+            mark = f"ENVKIT_MCP_EPISODE={tools.folder.root}".encode()
+            found = [pid for pid in process._processes() if mark in process._environment(pid)]
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await tools.stop()
+    assert [pid for pid in process._processes() if mark in process._environment(pid)] == []
+    assert folders() == before
+
+
+async def test_stop_that_is_cancelled_goes_on(started: Any) -> None:
+    before = folders()
+    tools = await started({"odd": odd()})
+    pid = process_of(tools).pid
+    stopping = asyncio.create_task(tools.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert wait_until_gone([pid]) == []
+    await tools.stop()
     assert folders() == before
 
 
