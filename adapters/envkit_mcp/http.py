@@ -24,18 +24,19 @@ class HttpNotes:
     """What happened to the latest requests."""
 
     failure: str | None = None
-    """Why HTTP failed; None if it did not."""
+    """Why HTTP failed last; None if it never did."""
     kind: FaultKind = FaultKind.TRANSIENT
-    is_too_large: bool = False
-
-    def clear(self) -> None:
-        """Forget what happened, before a call."""
-        self.failure, self.is_too_large = None, False
+    failures: int = 0
+    """How often it failed. A call compares the number before and after it: several episodes may
+    share the connection, so a call must not clear what another one's request met."""
+    too_large: int = 0
+    """How many answers were above the limit."""
 
     def note_status(self, status: int) -> None:
         """Note the status of an answer, if it is a failure of the server."""
         if status < _LEAST_FAILURE:
             return
+        self.failures += 1
         self.failure = f"it answered with HTTP status {status}"
         if status == _GONE:
             self.kind = FaultKind.CRASHED  # the session is unknown: the server was restarted
@@ -46,6 +47,7 @@ class HttpNotes:
 
     def note_error(self, error: Exception) -> None:
         """Note a request that got no answer."""
+        self.failures += 1
         self.failure, self.kind = f"{describe(error):.200}", FaultKind.TRANSIENT
 
 
@@ -65,7 +67,7 @@ class _Bounded(httpx2.AsyncByteStream):
             async for part in self._body:
                 left -= len(part)
                 if left < 0:
-                    self._notes.is_too_large = True
+                    self._notes.too_large += 1
                     raise _TooLargeError(f"the answer has more than {self._most} bytes")
                 yield part
         except httpx2.TransportError as error:

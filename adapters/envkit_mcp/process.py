@@ -44,6 +44,7 @@ class ServerProcess:
         self._process, self._mark, self._is_contained = process, mark, is_contained
         self._errors = bytearray()
         self._is_silent = False
+        self._is_killed = False
         self._reading = asyncio.create_task(self._read_errors())
 
     @classmethod
@@ -102,6 +103,9 @@ class ServerProcess:
 
     async def kill(self) -> None:
         """End everything now; safe to call twice."""
+        if self._is_killed:
+            return  # its number may belong to another process by now
+        self._is_killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if not self._is_contained:

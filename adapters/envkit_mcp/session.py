@@ -89,7 +89,7 @@ class Session:
         limit = self._limits.call_timeout_s
         if not self.is_alive:
             raise NoAnswerError(Ending.DIED, self._why_it_ended())
-        self._notes.clear()
+        before = self._notes.failures, self._notes.too_large
         work = asyncio.create_task(
             self._client.call_tool(tool, _unicode(arguments), read_timeout_seconds=limit)
         )
@@ -104,7 +104,7 @@ class Session:
                 if not self.is_alive:
                     raise NoAnswerError(Ending.DIED, self._why_it_ended())
                 raise await self._late()
-            return await self._outcome(work)
+            return await self._outcome(work, before)
         finally:
             work.cancel()
 
@@ -120,16 +120,17 @@ class Session:
         if self.process is not None:
             await self.process.kill()
 
-    async def _outcome(self, work: "asyncio.Task[Any]") -> Any:  # noqa: ANN401
+    async def _outcome(self, work: "asyncio.Task[Any]", before: tuple[int, int]) -> Any:  # noqa: ANN401
         failure = asyncio.CancelledError() if work.cancelled() else work.exception()
         if failure is None:
             return work.result()
-        if self._notes.is_too_large:
+        notes = self._notes
+        if notes.failure is not None and notes.failures > before[0]:
+            raise NoAnswerError(Ending.HTTP, notes.failure, notes.kind) from failure
+        if notes.too_large > before[1]:
             raise RefusedCallError(
                 f"the answer has more than {self._limits.answer_bytes} bytes and was dropped"
             ) from failure
-        if self._notes.failure is not None:
-            raise NoAnswerError(Ending.HTTP, self._notes.failure, self._notes.kind) from failure
         if isinstance(failure, MCPError):
             said: Any = cast("Any", failure).error
             if said.code == _LATE:

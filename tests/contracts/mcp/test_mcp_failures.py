@@ -265,6 +265,16 @@ async def test_folders_nested_a_thousand_deep_are_removed(started: Any) -> None:
     assert folders() == before
 
 
+async def test_process_is_killed_once(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = await started({"odd": odd()})
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    server = process_of(tools)
+    await tools.stop()
+    await server.kill()
+    assert killed == [server.pid]  # later its number may be another process's
+
+
 async def test_shared_server_serves_all_and_ends_with_its_last_user(started: Any) -> None:
     first = await started({"odd": odd(is_shared=True)})
     second = await started({"odd": odd(is_shared=True)})
