@@ -6,6 +6,7 @@ folders nested a thousand deep, folders without permissions, links, names that a
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ from envkit.errors import DatasetError, EnvFault, FaultKind
 MARK: Final = "ENVKIT_MCP_EPISODE"
 """Variable of every process of an episode; its value is the episode's folder."""
 _PREFIX: Final = "envkit-mcp-"
+_LOCK: Final = "lock"
 _TRIES: Final = 5
 _READ: Final = 1 << 20
 _MACHINE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
@@ -39,6 +41,7 @@ class EpisodeFolder(Closing):
             EnvFault: The disk is full, or the template cannot be read.
         """
         self.root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = _locked(self.root / _LOCK)
         try:
             for name in ("home", "tmp"):
                 (self.root / name).mkdir()
@@ -124,6 +127,35 @@ class EpisodeFolder(Closing):
     def close(self) -> None:
         """Remove the folder; processes that still write into it must be gone."""
         remove_tree(self.root)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """Open and lock a file; the kernel unlocks it when this process ends. None if it is locked."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def abandoned() -> list[Path]:
+    """Return the folders whose process was killed before it could remove them."""
+    found: list[Path] = []
+    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # One without the file may be a second old and not locked yet.
+        lock = _locked(root / _LOCK) if (root / _LOCK).is_file() else None
+        if lock is not None:
+            os.close(lock)
+            found.append(root)
+    return found
 
 
 def remove_tree(root: Path) -> None:

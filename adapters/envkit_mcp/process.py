@@ -22,7 +22,7 @@ from typing import Any, Final
 from envkit.errors import EnvFault, FaultKind
 from envkit.toolcalls.tolerant_json import scrub
 from envkit_mcp.declaration import FOLDER, McpServer
-from envkit_mcp.folder import MARK, EpisodeFolder
+from envkit_mcp.folder import MARK, EpisodeFolder, abandoned, remove_tree
 
 _CHUNK: Final = 1 << 16
 _ERROR_TAIL: Final = 2000
@@ -282,6 +282,13 @@ def can_contain() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+def sweep_abandoned() -> None:
+    """End and remove what processes left that were killed with episodes running."""
+    for root in abandoned():
+        _sweep(str(root))
+        remove_tree(root)
 
 
 def _sweep(mark: str) -> None:

@@ -30,6 +30,7 @@ from envkit_mcp.background import in_background
 from envkit_mcp.declaration import McpLimits, McpServer
 from envkit_mcp.folder import EpisodeFolder
 from envkit_mcp.outcomes import Ending, NoAnswerError, RefusedCallError
+from envkit_mcp.process import sweep_abandoned
 from envkit_mcp.results import LethalCallError, ToolCallError, read_result
 from envkit_mcp.schemas import check_names, specs_of
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from envkit_mcp.sharing import SharedSession
 
 _SLACK_S: Final = 60.0
+_swept: Final[list[bool]] = []
+"""Not empty once this process has looked for what killed ones left."""
 
 
 class McpTools:
@@ -121,6 +124,9 @@ class McpTools:
 
     async def _open_all(self, files: Mapping[str, str], template: Path | None) -> ToolSet:
         await self._close_all(with_shared=False)
+        if not _swept:
+            _swept.append(True)
+            await asyncio.to_thread(sweep_abandoned)
         self._files, self._template = files, template
         self._spoilt.clear()
         try:

@@ -2,12 +2,15 @@
 
 import errno
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from envkit.errors import DatasetError, EnvFault, FaultKind
-from envkit_mcp.folder import EpisodeFolder
+from envkit_mcp.folder import EpisodeFolder, abandoned
 
 
 def test_folder_has_the_template_and_the_files(tmp_path: Path) -> None:
@@ -92,3 +95,25 @@ def test_sparse_file_of_gigabytes_is_read_up_to_the_limit() -> None:
         with (folder.files / "sparse").open("wb") as file:
             file.truncate(5 << 30)
         assert folder.read("sparse") == "\0" * (1 << 20)
+
+
+def test_folder_of_a_killed_process_is_found_and_a_running_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]; "
+        "from envkit_mcp.folder import EpisodeFolder; folder = EpisodeFolder(); "
+        "print(folder.root, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    with EpisodeFolder():
+        (tmp_path / "envkit-mcp-new").mkdir()  # not locked yet
+        assert abandoned() == [Path(done.stdout.strip())]

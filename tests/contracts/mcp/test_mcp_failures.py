@@ -230,6 +230,7 @@ async def test_nothing_stays_of_a_start_that_was_cancelled(started: Any) -> None
     tools = McpTools(read_servers({"odd": odd("silent")}), McpLimits(connect_timeout_s=60))
     starting = asyncio.create_task(tools.start())
     found: list[int] = []
+    mark = b""
     while not found:
         await asyncio.sleep(0.01)
         if tools.folder is not None:

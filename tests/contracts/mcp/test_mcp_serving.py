@@ -199,11 +199,12 @@ async def test_http_needs_the_key() -> None:
         for headers, status in (
             ({}, 401),
             ({"Authorization": "Bearer wrong"}, 401),
-            ({"Authorization": b"Bearer \xff"}, 401),
             ({"Authorization": f"Bearer {KEY}", "Origin": "http://elsewhere.example"}, 403),
         ):
             answered = await http.post(address, json={}, headers=headers)
             assert answered.status_code == status
+        odd = [(b"Authorization", b"Bearer \xff")]
+        assert (await http.post(address, json={}, headers=odd)).status_code == 401
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
