@@ -21,7 +21,7 @@ Caller = Callable[[str], Callable[..., Any]]
 class _ServerSpec(ToolSpec):
     """A server's tool. Its patterns are shown to the model, but only the server runs them.
 
-    A pattern can take for ever on some text, and would stop the whole process meanwhile.
+    A pattern can take forever on some text, and would stop the whole process meanwhile.
     """
 
     @cached_property
@@ -30,7 +30,7 @@ class _ServerSpec(ToolSpec):
         return ToolSpec(name=self.name, description="", parameters=parameters)._validator
 
     def validate(self, arguments: object) -> list[str]:
-        """Return problems as `ToolSpec.validate`; none if the schema refers to itself for ever."""
+        """Return problems as `ToolSpec.validate`; none if the schema refers to itself forever."""
         try:
             return super().validate(arguments)
         except RecursionError:

@@ -165,7 +165,7 @@ class Session:
                     read_timeout_seconds=self._limits.connect_timeout_s,
                 )
                 self._client = await stack.enter_async_context(client)
-                # A pattern of an output schema can take for ever, and stops the whole process.
+                # A pattern of an output schema can take forever, and stops the whole process.
                 self._client.session.validate_tool_result = _accept
                 self.tools = await self._list()
                 self._ready.set()

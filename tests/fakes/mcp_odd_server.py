@@ -83,7 +83,7 @@ def ask_for_a_model() -> str:
 
 
 def answer_oddly(name: str, number: int) -> None:
-    """Answer with a line that is no valid Unicode, or that is nested too deep."""
+    """Answer with a line that is not valid Unicode, or that is nested too deep."""
     value = {
         "latin": b'"caf\xe9"',
         "surrogate": b'"a\\ud800b"',
