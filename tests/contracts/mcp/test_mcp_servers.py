@@ -1,6 +1,7 @@
 """Servers that nobody here wrote, as tools."""
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,30 @@ async def test_memory_is_empty_in_each_episode(started: Any, npm: Npm) -> None:
     assert "Ada" in str(await tools.call("memory", "read_graph", {}))
     await tools.start()
     assert "Ada" not in str(await tools.call("memory", "read_graph", {}))
+
+
+ASKING = """
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
+
+class Name(BaseModel):
+    name: str
+
+server = MCPServer("asking")
+
+@server.tool()
+async def greet(context: Context) -> str:
+    answer = await context.elicit("Who are you?", Name)
+    return f"{answer.action}"
+
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize("era", ["2026-07-28", "legacy"])
+async def test_request_for_a_persons_answer_is_a_tool_error(started: Any, era: str) -> None:
+    tools = await started({"asking": {"command": [sys.executable, "-c", ASKING], "era": era}})
+    with pytest.raises(ToolCallError):
+        await tools.call("asking", "greet", {})
+    with pytest.raises(ToolCallError):  # the session still works
+        await tools.call("asking", "greet", {})
