@@ -23,7 +23,7 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-harbor contract-inspect contract-worlds contract-clients contract-ray contract-readers-oldest \
+	contract-verifiers contract-harbor contract-inspect contract-mcp contract-worlds contract-clients contract-ray contract-readers-oldest \
 	contract-readers-newest contract-lowest contract-containers extras mutants \
 	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
@@ -134,6 +134,7 @@ contract-openenv: $(VENV)/.dev  ## Test against OpenEnv's real package
 contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
 contract-harbor: $(VENV)/.dev  ## Play task folders with the real package harbor; needs Python 3.12 or newer
 contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
+contract-mcp: $(VENV)/.dev  ## Test against MCP's real packages, foreign servers and foreign clients
 contract-worlds: $(VENV)/.dev  ## Play worlds of MiniGrid, Atari, ViZDoom, MiniWorld, Crafter, highway-env, PettingZoo and TextArena
 contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages, or with one CLIENT alone
 contract-ray: $(VENV)/.dev templates  ## Test against a real Ray cluster of three simulated nodes
@@ -141,7 +142,7 @@ contract-readers-oldest: $(VENV)/.dev  ## Load what export writes with the oldes
 contract-readers-newest: $(VENV)/.dev  ## Load what export writes with the newest datasets and pyarrow
 contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct dependencies
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
-contract-harbor contract-inspect contract-worlds contract-clients contract-ray \
+contract-harbor contract-inspect contract-mcp contract-worlds contract-clients contract-ray \
 contract-readers-oldest contract-readers-newest contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%) $(if $(CLIENT),--client $(CLIENT))
 

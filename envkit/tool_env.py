@@ -171,6 +171,18 @@ class ToolEnv(AsyncEnv):
         """Stop the threads of synchronous tools."""
         await self._runner.aclose()
 
+    async def facts(self, answer: str) -> dict[str, Any]:
+        """Return what the reward reads of the state that the episode left; nothing by default.
+
+        Args:
+            answer: The final answer; empty if the episode was truncated.
+
+        Returns:
+            Deterministic JSON data, for `RewardContext.info` and the last turn's info.
+        """
+        del answer
+        return {}
+
     def _count(self, reply: ParsedReply, results: Sequence[ToolResult]) -> None:
         failed = [result.status for result in results if result.status is not CallStatus.OK]
         self._errors.update(status.value for status in failed)
@@ -199,8 +211,9 @@ class ToolEnv(AsyncEnv):
             "tool_calls": self._calls,
             "tool_errors": self._error_counts(),
         }
+        facts = await self.facts(answer)
         context = RewardContext(
-            task=self.task, answer=answer, messages=tuple(self._messages), info=counts
+            task=self.task, answer=answer, messages=tuple(self._messages), info={**counts, **facts}
         )
         nothing: dict[str, Any] = {"turns": 1, "tool_calls": 0, "tool_errors": {}}
         reward = await self.rewards.ascore(context, untouched=replace(context, info=nothing))
@@ -210,7 +223,7 @@ class ToolEnv(AsyncEnv):
             role=turn.role,
             reward=reward.total,
             done=turn.done,
-            info={"tool_errors": counts["tool_errors"], **info, **reward.info()},
+            info={"tool_errors": counts["tool_errors"], **facts, **info, **reward.info()},
         )
 
 

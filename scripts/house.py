@@ -40,8 +40,9 @@ KEYWORDS: Final = {
         "envkit_dialogue.env.__init__",
         "envkit_geo3k.env.__init__", "envkit_gymnasium.env.__init__",
         "envkit_gymnasium.zoo.__init__", "envkit_linux_desktop.env.__init__",
-        "envkit_openenv.env.__init__", "envkit_refine.env.__init__", "envkit_search.env.__init__",
-        "envkit_harbor.env.__init__", "envkit_terminal.env.__init__", "envkit_visual.env.__init__",
+        "envkit_harbor.env.__init__", "envkit_mcp.env.__init__", "envkit_openenv.env.__init__",
+        "envkit_refine.env.__init__", "envkit_search.env.__init__",
+        "envkit_terminal.env.__init__", "envkit_visual.env.__init__",
     ),
     "functions that people call with keywords": (
         "envkit.rollout.player.play", "envkit.rollout.run.collect", "envkit.rollout.tree.play_tree",

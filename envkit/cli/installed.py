@@ -16,6 +16,7 @@ EXTRAS: Final = {
     "geo3k": "Geometry3K's own data; generated problems do not need it",
     "gymnasium": "Gymnasium's games as environments with images",
     "linux-desktop": "sessions of a real Linux desktop and of a shell",
+    "mcp": "MCP servers as tools, and envkit environments as MCP servers",
     "notebook": "widgets in notebooks",
     "openenv": "OpenEnv servers as environments, and envkit environments as OpenEnv servers",
     "opentelemetry": "rollout --sink opentelemetry",

@@ -26,6 +26,8 @@ _CODE: Final = frozenset({
     "module", "modules", "plugin", "plugins", "program", "python", "script", "scripts", "setup",
 })  # fmt: skip
 """Last words of the names of arguments whose values are code, whatever they look like."""
+_VARIABLES: Final = "env"
+"""Name of an argument that maps variables of a program, which can make it run other code."""
 _ADDRESS: Final = re.compile(
     r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(?::\d+)?(?:/[^\s,\\@]*)?",
     re.ASCII | re.IGNORECASE,
@@ -217,6 +219,8 @@ def _in_config(config: Mapping[str, Any]) -> Iterator[Reference]:
 def _in_arguments(name: str, value: Any) -> Iterator[Reference]:  # noqa: ANN401  # JSON data
     """Yield what the arguments of an environment or a wrapper name, at any depth."""
     if isinstance(value, Mapping):
+        if value and name.rpartition(".")[2] == _VARIABLES:
+            yield _reference(name, value)
         for key, entry in cast("Mapping[str, Any]", value).items():
             yield from _in_arguments(f"{name}.{key}", entry)
     elif _is_code_name(name) and isinstance(value, str | list) and value:

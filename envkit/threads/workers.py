@@ -23,6 +23,7 @@ class DeadlineError(Exception):
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(f"it took longer than its {timeout_s:g} s")
+        self.timeout_s = timeout_s
 
 
 class Mailbox:

@@ -68,8 +68,8 @@ class ToolRunner:
             text, images = await self._run(spec, call.arguments, limit)
         except (Fault, MissingDependencyError):
             raise
-        except DeadlineError:
-            text = f"{call.name} did not answer within {limit:g} s."
+        except DeadlineError as late:  # of this runner, or of the tool's own backend
+            text = f"{call.name} did not answer within {late.timeout_s:g} s."
             return self._failed(call, text, CallStatus.TIMEOUT)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a tool may raise anything
             text = f"{call.name} failed: {sentence_of(error)}"

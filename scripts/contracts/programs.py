@@ -1,4 +1,4 @@
-"""Agents from npm for the clients' contract tests: installed once, kept outside the checkout."""
+"""Programs from npm for contract tests: installed once, kept outside the checkout."""
 
 import hashlib
 import shutil
@@ -16,6 +16,14 @@ PACKAGES: Final = (
     "opencode-ai@1.18.33",
     "@qwen-code/qwen-code@0.24.4",
 )
+MCP_PACKAGES: Final = (
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-memory@2026.8.31",
+    "@modelcontextprotocol/inspector@0.15.0",
+    "@modelcontextprotocol/sdk@1.32.2",
+)
+"""Foreign servers and clients of MCP."""
 _INSTALL_TIMEOUT_S: Final = 10 * 60
 
 

@@ -148,6 +148,18 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
+MCP = Recipe(
+    name="mcp",
+    version="2.3.0",
+    requirements=CONTRACTS / "mcp" / "requirements.txt",
+    check="""
+import mcp, mcp_types, httpx2, uvicorn, mcp_server_time, mcp_server_git, mcp_server_fetch
+import gymnasium, jsonschema, typer, pytest_asyncio
+""",
+    cost="downloads about 0.1 GB, takes 0.3 GB of disk",
+    has_torch=False,
+)
+
 WORLDS = Recipe(
     name="worlds",
     version="1",
@@ -220,7 +232,7 @@ import hypothesis, pytest_asyncio, transformers, xdist
 """The core with its lowest direct dependencies, and transformers for the tests' tokenizers."""
 
 _TESTED = (
-    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, HARBOR, INSPECT, WORLDS, CLIENTS, RAY),
+    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, HARBOR, INSPECT, MCP, WORLDS, CLIENTS, RAY),
     *(READERS_OLDEST, READERS_NEWEST, LOWEST),
 )
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}

@@ -8,7 +8,8 @@
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
 of miles instead of the released package. The clients' tests also run the agents from npm, if npm
-can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them. TRL trains a browser-use agent
+can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them. ENVKIT_MCP_PROGRAMS does the
+same for the servers and clients of mcp's tests. TRL trains a browser-use agent
 if the clients' environment exists. `--client` writes what the client did to
 `scripts/contracts/clients/results`; `python scripts/docs/clients.py` makes the page of it.
 
@@ -29,13 +30,14 @@ from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
 from matrix import MATRIX
-from programs import ensure_programs
-from recipes import CLIENTS, LOWEST, RECIPES, TESTED, TRL
+from programs import MCP_PACKAGES, ensure_programs
+from recipes import CLIENTS, LOWEST, MCP, RECIPES, TESTED, TRL
 from testing import EXIT_TESTS, ROOT, run_tests
 
 TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
+MCP_PROGRAMS = "ENVKIT_MCP_PROGRAMS"
 NOTES, RESULTS = "ENVKIT_CLIENT_NOTES", ROOT / "scripts" / "contracts" / "clients" / "results"
 BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
 # The tests of the rollout take as long as all others, and use no package that the others do not.
@@ -174,10 +176,13 @@ def run_core(
 
 
 def _programs(recipe: Recipe) -> dict[str, str]:
-    """Return variables that name agents: those from npm, and an interpreter with browser-use."""
+    """Return variables that name programs from npm, or an interpreter with browser-use."""
     python = CLIENTS.folder() / "bin" / "python"
     if recipe is TRL and python.exists():
         return {BROWSER_USE: str(python)}
+    if recipe is MCP and MCP_PROGRAMS not in os.environ:
+        found = ensure_programs(recipe.name, MCP_PACKAGES)
+        return {} if found is None else {MCP_PROGRAMS: str(found)}
     if recipe is not CLIENTS or PROGRAMS in os.environ:
         return {}
     folder = ensure_programs(recipe.name)

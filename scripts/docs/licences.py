@@ -51,7 +51,7 @@ DECLARED: Final = {
     "skyrl": "Apache-2.0",
     "zss": "BSD-3-Clause",
 }
-LISTS: Final = ("harbor", "openenv", "ray", "skyrl", "trl", "verifiers", "verl")
+LISTS: Final = ("harbor", "mcp", "openenv", "ray", "skyrl", "trl", "verifiers", "verl")
 """Extras whose packages are pinned in `scripts/contracts`."""
 SPELLINGS: Final = {
     r"apache(?: software)?(?: license)?,?(?: version)? ?2(?:\.0)?(?: license)?": "Apache-2.0",

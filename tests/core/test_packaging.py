@@ -57,7 +57,8 @@ def test_every_environment_folder_has_an_entry_point() -> None:
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
     envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
     shared = {"envkit_actions", "envkit_sandbox"}
-    others = {"envkit_openenv", "envkit_verifiers"}  # adapters that bring environments
+    # Adapters that bring environments.
+    others = {"envkit_mcp", "envkit_openenv", "envkit_verifiers"}
     assert {package_of(value) for value in values} == envs - shared | others
 
 
@@ -99,7 +100,7 @@ def test_all_extra_takes_every_other_one() -> None:
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that some users do not want
     # A web framework, a service in another language, a stack of exporters, clients of services.
-    heavy = {"harbor", "openenv", "ray", "wandb", "opentelemetry", "verifiers"}
+    heavy = {"harbor", "mcp", "openenv", "opentelemetry", "ray", "verifiers", "wandb"}
     compiled = {"reasoning-gym"}  # pip needs a C compiler for one of its dependencies
     ours = {"dev", "docs"}  # for working on envkit
     assert set(inside) == set(extras) - {"all"} - ours - trainers - heavy - compiled

@@ -41,7 +41,7 @@ def test_environment_that_pays_for_whole_tasks_declares_it(env_id: str) -> None:
     assert envkit.spec(env_id).reward_threshold == 1.0
 
 
-@pytest.mark.parametrize("env_id", ["verifiers-v0", "openenv-v0", "computer-use-page-v0"])
+@pytest.mark.parametrize("env_id", ["verifiers-v0", "openenv-v0", "mcp-v0", "computer-use-page-v0"])
 def test_environment_of_foreign_rewards_declares_nothing(env_id: str) -> None:
     assert envkit.spec(env_id).reward_threshold is None
 

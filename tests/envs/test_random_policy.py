@@ -12,7 +12,7 @@ from envkit.random_replies import random_policy
 from envkit.rollout import EnvSource
 from envkit_isolation import isolated
 
-FOREIGN = {"harbor-v0", "openenv-v0", "pettingzoo-v0", "textarena-v0", "verifiers-v0"}
+FOREIGN = {"harbor-v0", "mcp-v0", "openenv-v0", "pettingzoo-v0", "textarena-v0", "verifiers-v0"}
 """They have no server and no library here; contract suites play them."""
 NEEDS = {
     "computer-use-miniwob-v0": BROWSER,

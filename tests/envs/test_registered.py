@@ -20,7 +20,7 @@ import envkit
 from envkit.collection import collections
 from envkit.registration import members
 
-FOREIGN = {"harbor-v0", "openenv-v0", "pettingzoo-v0", "textarena-v0", "verifiers-v0"}
+FOREIGN = {"harbor-v0", "mcp-v0", "openenv-v0", "pettingzoo-v0", "textarena-v0", "verifiers-v0"}
 """They have no server, library or folder here; contract suites play them."""
 IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB, LINUX = "computer-use-miniwob-v0", "computer-use-linux-v0"

@@ -249,7 +249,7 @@ def test_difference_is_zero_for_a_probe_and_itself_and_infinite_for_other_tokens
 
 
 ROOT = Path(__file__).parents[3]
-TRAINERS = {"harbor", "openenv", "ray", "skyrl", "trl", "verifiers", "verl"}
+TRAINERS = {"harbor", "mcp", "openenv", "ray", "skyrl", "trl", "verifiers", "verl"}
 """Extras that these tests do not need."""
 MACHINE = {
     "browser": BROWSER,

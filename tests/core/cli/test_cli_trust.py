@@ -116,6 +116,15 @@ CASES: dict[str, tuple[Change, str]] = {
         f"http://127.0.0.1:1,{PAGE}",
     ),
     "environment's server": (of_env("openenv-v0", base_url=PAGE), PAGE),
+    "program of a server": (
+        of_env("mcp-v0", servers={"x": {"command": ["touch", "imported"]}}),
+        '["touch", "imported"]',
+    ),
+    "variables of a server": (
+        of_env("mcp-v0", servers={"x": {"command": [], "env": {"LD_PRELOAD": "planted.so"}}}),
+        '{"LD_PRELOAD": "planted.so"}',
+    ),
+    "server in a mapping": (of_env("mcp-v0", servers={"x": {"url": PAGE}}), PAGE),
     "variable": (
         of_env("openenv-v0", base_url="http://127.0.0.1:1", headers={"X-Key": "env:HOME"}),
         "env:HOME",
