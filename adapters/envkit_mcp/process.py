@@ -56,6 +56,14 @@ class ServerProcess:
             EnvFault: The program cannot be started.
         """
         words = [word.replace(FOLDER, str(folder.files)) for word in server.command]
+        variables = _variables(server.env, folder)
+        found = shutil.which(words[0], path=variables.get("PATH"))
+        if found is None and not (folder.files / words[0]).exists():
+            raise EnvFault(
+                f"the MCP server {server.name!r} cannot be started: there is no program "
+                f"{words[0]!r:.200}; install it, or name its path",
+                kind=FaultKind.PERMANENT,
+            )
         contained = await asyncio.to_thread(can_contain)
         mark = f"{folder.root} {secrets.token_hex(8)}"  # an episode may have several servers
         if contained:
@@ -67,7 +75,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder.files,
-                env={**_variables(server.env, folder), MARK: mark},
+                env={**variables, MARK: mark},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

@@ -65,8 +65,10 @@ async def test_start_of_a_defective_server_is_one_fault(
 
 
 async def test_missing_program_is_a_permanent_fault(started: Any) -> None:
-    with pytest.raises(EnvFault, match=r"no-such-program|it ended|cannot be"):
-        await started({"odd": {"command": ["/no-such-program"]}})
+    for program in ("/no-such-program", "no-such-program"):
+        with pytest.raises(EnvFault, match=f"there is no program '{program}'") as caught:
+            await started({"odd": {"command": [program]}})
+        assert caught.value.kind is FaultKind.PERMANENT
 
 
 @pytest.mark.parametrize("defect", ["broken", "reference", "name", "many"])
