@@ -10,20 +10,18 @@ envkit also makes the episode's folder, and contains the server's processes wher
 It needs the environment of `make contract-mcp`.
 """
 
-import os
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from harness import run, sized
 
 from envkit_mcp import McpServer, McpTools
 
-PROGRAM: Final = str(Path(sys.executable).with_name("mcp-server-time"))
+SERVER: Final = ("-m", "mcp_server_time")
 ARGUMENTS: Final = {"timezone": "UTC"}
 Call = Callable[[], Awaitable[object]]
 
@@ -45,7 +43,7 @@ async def of_sdk(calls: int) -> dict[str, float]:
     """Measure the SDK's own client."""
     mcp: Any = import_module("mcp")
     started = time.perf_counter()
-    place = mcp.StdioServerParameters(command=PROGRAM, env={"PATH": os.environ["PATH"]})
+    place = mcp.StdioServerParameters(command=sys.executable, args=list(SERVER))
     async with mcp.Client(place) as client:
         await client.list_tools()
         start_ms = 1000 * (time.perf_counter() - started)
@@ -55,7 +53,7 @@ async def of_sdk(calls: int) -> dict[str, float]:
 
 async def of_envkit(calls: int) -> dict[str, float]:
     """Measure `McpTools`."""
-    tools = McpTools([McpServer(name="time", command=(PROGRAM,))])
+    tools = McpTools([McpServer(name="time", command=(sys.executable, *SERVER))])
     try:
         started = time.perf_counter()
         await tools.start()

@@ -19,7 +19,7 @@ from envkit.closing import Closing
 from envkit.errors import DatasetError, EnvFault, FaultKind
 
 MARK: Final = "ENVKIT_MCP_EPISODE"
-"""Variable of every process of an episode; its value is the episode's folder."""
+"""Variable of every process of a server: the episode's folder, and a part of the server's own."""
 _PREFIX: Final = "envkit-mcp-"
 _LOCK: Final = "lock"
 _TRIES: Final = 5

@@ -2,7 +2,7 @@
 
 Where bubblewrap works, a server runs in its own PID namespace: killing the namespace ends all its
 processes, also those that called setsid, and the kernel ends it if this process dies. Elsewhere the
-process group is killed, then every process that carries the episode's mark in its variables.
+process group is killed, then every process that carries its mark in its variables.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,16 @@ class ServerProcess:
             EnvFault: The program cannot be started.
         """
         words = [word.replace(FOLDER, str(folder.files)) for word in server.command]
+        variables = _variables(server.env, folder)
+        found = shutil.which(words[0], path=variables.get("PATH"))
+        if found is None and not (folder.files / words[0]).exists():
+            raise EnvFault(
+                f"the MCP server {server.name!r} cannot be started: there is no program "
+                f"{words[0]!r:.200}; install it, or name its path",
+                kind=FaultKind.PERMANENT,
+            )
         contained = await asyncio.to_thread(can_contain)
+        mark = f"{folder.root} {secrets.token_hex(8)}"  # an episode may have several servers
         if contained:
             words = [*_container(folder.files), *words]
         try:
@@ -65,7 +75,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder.files,
-                env=_variables(server.env, folder),
+                env={**variables, MARK: mark},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -73,7 +83,7 @@ class ServerProcess:
                 f"the MCP server {server.name!r} cannot be started: {error!s:.300}",
                 kind=FaultKind.PERMANENT,
             ) from error
-        return cls(process, str(folder.root), is_contained=contained)
+        return cls(process, mark, is_contained=contained)
 
     @property
     def pid(self) -> int:
@@ -260,7 +270,7 @@ def _variables(given: Mapping[str, str], folder: EpisodeFolder) -> dict[str, str
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     own = {name: value.replace(FOLDER, str(folder.files)) for name, value in given.items()}
     places = {"HOME": str(folder.root / "home"), "TMPDIR": str(folder.root / "tmp")}
-    return {**kept, **places, **own, MARK: str(folder.root)}
+    return {**kept, **places, **own}
 
 
 def _container(folder: Path) -> list[str]:
@@ -292,10 +302,17 @@ def sweep_abandoned() -> None:
 
 
 def _sweep(mark: str) -> None:
-    """Kill the processes that carry a mark, until a look finds none."""
+    """Kill the processes with a server's mark, or of an episode's folder, until none is left."""
     wanted = f"{MARK}={mark}".encode()
     for _ in range(50):
-        found = [pid for pid in _processes() if wanted in _environment(pid).split(b"\0")]
+        found = [
+            pid
+            for pid in _processes()
+            if any(
+                one == wanted or one.startswith(wanted + b" ")
+                for one in _environment(pid).split(b"\0")
+            )
+        ]
         if not found:
             return
         for pid in found:

@@ -93,6 +93,7 @@ class Session:
         work = asyncio.create_task(
             self._client.call_tool(tool, _unicode(arguments), read_timeout_seconds=limit)
         )
+        work.add_done_callback(_read_failure)
         try:
             # The SDK cancels callers of a lost HTTP server: look at tasks instead of awaiting them.
             await asyncio.wait(
@@ -107,6 +108,13 @@ class Session:
             return await self._outcome(work, before)
         finally:
             work.cancel()
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Return whether the connection ends within a time."""
+        end = asyncio.get_running_loop().time() + seconds
+        while self.is_alive and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.02)
+        return not self.is_alive
 
     async def close(self) -> None:
         """End the connection and the process; safe to call twice."""
@@ -147,6 +155,7 @@ class Session:
         if self._server.url is not None:
             return NoAnswerError(Ending.LATE, late, FaultKind.TIMEOUT)
         probe = asyncio.create_task(self._client.list_tools(cache_mode="bypass"))
+        probe.add_done_callback(_read_failure)
         await asyncio.wait({probe}, timeout=_PROBE_S)
         is_answered = probe.done() and not probe.cancelled() and probe.exception() is None
         probe.cancel()
@@ -245,6 +254,12 @@ async def _accept(name: str, result: object) -> None:
 def _unicode(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return JSON data without lone surrogates, which cannot be sent."""
     return json.loads(scrub(json.dumps(dict(arguments), ensure_ascii=False)))
+
+
+def _read_failure(task: "asyncio.Task[Any]") -> None:
+    """Retrieve an abandoned task's exception; otherwise asyncio logs it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _first(error: BaseException | None) -> BaseException | None:

@@ -13,14 +13,15 @@ What happens to a call of the policy:
 | is late, but answers other requests | a tool error of status "timeout" |
 | dies or hangs during the call | the same call is tried once on a fresh one, see `_try_again` |
 | cannot be started again after it | a tool error if it starts in an untouched folder |
-| dies between calls, or HTTP fails | `EnvFault` |
+| dies between calls | the same, for the call before, see `_try_last` |
+| fails by HTTP | `EnvFault` |
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _SLACK_S: Final = 60.0
 _swept: Final[list[bool]] = []
 """Not empty once this process has looked for what killed ones left."""
+_SETTLE_S: Final = 2.0
+"""Time in which a fresh server may die after a call, as the first one did."""
 
 
 class McpTools:
@@ -69,6 +72,8 @@ class McpTools:
         """Held by a start and a stop: a start that was cancelled still ends its processes."""
         self._files: Mapping[str, str] = {}
         self._template: Path | None = None
+        self._last: dict[str, tuple[str, dict[str, Any]]] = {}
+        """Each server's latest call."""
         self.folder: EpisodeFolder | None = None
         """The episode's folder; None before `start`, and after `stop`."""
 
@@ -159,6 +164,7 @@ class McpTools:
 
     async def _close_all(self, *, with_shared: bool) -> None:
         opened, self._open = self._open, {}
+        self._last.clear()
         for name, session in reversed(opened.items()):
             if name not in self._shared:
                 await session.close()
@@ -203,25 +209,52 @@ class McpTools:
             raise LethalCallError("the server does not start with what is now in its folder")
         session = self._open[server.name]
         if not session.is_alive:
-            raise _lost(server, "it ended between two calls", FaultKind.CRASHED)
+            await self._try_last(server)
+        self._last[server.name] = (tool, dict(arguments))
         try:
             return await _answer(session, tool, arguments)
         except NoAnswerError as missing:
             if missing.ending is Ending.LATE:
                 raise DeadlineError(self._limits.call_timeout_s) from missing
             if missing.ending is Ending.HTTP or server.url is not None:
-                raise _lost(server, str(missing), missing.kind) from missing
-            return await self._try_again(server, tool, arguments, missing)
+                raise _lost(server, missing) from missing
+            await self._try_again(server, tool, arguments, missing)
+
+    async def _try_last(self, server: McpServer) -> NoReturn:
+        """Find out whether the call before this one ended its server after its answer.
+
+        Raises:
+            LethalCallError: It did; this call is not run.
+            EnvFault: It did not, there is none, or a fresh server cannot be started.
+        """
+        missing = NoAnswerError(Ending.DIED, "it ended between two calls")
+        last = self._last.pop(server.name, None)
+        if last is None or server.url is not None:
+            raise _lost(server, missing)
+        await self._try_again(server, *last, missing, settle_s=_SETTLE_S)
 
     async def _try_again(
-        self, server: McpServer, tool: str, arguments: Mapping[str, Any], missing: NoAnswerError
-    ) -> list[str | Image]:
+        self,
+        server: McpServer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        missing: NoAnswerError,
+        *,
+        settle_s: float = 0.0,
+    ) -> NoReturn:
         """Find out whether a call itself ended its server.
 
         The call runs once more, in the same folder, on a process that did nothing else. If that one
         ends too, the call did it: a tool error, and the episode goes on with a new process. If not,
         something else did: a fault. The second answer is not used, because the first call may have
         taken effect, and because the state of the process is lost; a fault starts the episode over.
+
+        Args:
+            server: The server that ended.
+            tool: The call's tool.
+            arguments: The call's arguments.
+            missing: How the server ended.
+            settle_s: Seconds in which the fresh server may end after its answer.
 
         Raises:
             LethalCallError: The call ended two servers.
@@ -237,23 +270,21 @@ class McpTools:
         except EnvFault as fault:
             raise await self._not_started(server, fault) from fault
         try:
-            await _answer(fresh, tool, arguments)
-        except (ToolCallError, RefusedCallError):
-            raise _lost(server, str(missing), missing.kind) from missing
-        except NoAnswerError as again:
-            if again.ending in (Ending.DIED, Ending.HUNG):
-                try:
-                    await self._connect(server)
-                except EnvFault as fault:
-                    raise await self._not_started(server, fault) from fault
-                raise LethalCallError(
-                    f"the server {missing.ending.value} during this call, and so did a fresh one. "
-                    "It was started again; what it kept in memory is lost"
-                ) from again
-            raise _lost(server, str(missing), missing.kind) from missing
+            is_lethal = await _is_lethal(fresh, tool, arguments, settle_s)
         finally:
             await fresh.close()
-        raise _lost(server, str(missing), missing.kind) from missing
+        if not is_lethal:
+            raise _lost(server, missing) from missing
+        try:
+            await self._connect(server)
+        except EnvFault as fault:
+            raise await self._not_started(server, fault) from fault
+        when = "during this call" if settle_s == 0 else f"after the call of {tool}"
+        rest = "" if settle_s == 0 else "; this call was not run"
+        raise LethalCallError(
+            f"the server {missing.ending.value} {when}, and so did a fresh one{rest}. "
+            "It was started again; what it kept in memory is lost"
+        ) from missing
 
     async def _not_started(self, server: McpServer, fault: EnvFault) -> EnvFault | LethalCallError:
         """Return whose doing it is that a server cannot be started again.
@@ -277,6 +308,19 @@ class McpTools:
         )
 
 
+async def _is_lethal(
+    fresh: "Session", tool: str, arguments: Mapping[str, Any], settle_s: float
+) -> bool:
+    """Make a call, and return whether the server ends or hangs by it."""
+    try:
+        await _answer(fresh, tool, arguments)
+    except ToolCallError:
+        pass
+    except NoAnswerError as missing:
+        return missing.ending in (Ending.DIED, Ending.HUNG)
+    return await fresh.ends_within(settle_s)
+
+
 async def _answer(session: "Session", tool: str, arguments: Mapping[str, Any]) -> list[str | Image]:
     try:
         result = await session.call(tool, arguments)
@@ -287,5 +331,5 @@ async def _answer(session: "Session", tool: str, arguments: Mapping[str, Any]) -
         raise ToolCallError(str(refused)) from refused
 
 
-def _lost(server: McpServer, why: str, kind: FaultKind) -> EnvFault:
-    return EnvFault(f"the MCP server {server.name!r} failed: {why}", kind=kind)
+def _lost(server: McpServer, missing: NoAnswerError) -> EnvFault:
+    return EnvFault(f"the MCP server {server.name!r} failed: {missing}", kind=missing.kind)

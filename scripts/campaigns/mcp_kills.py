@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -120,7 +121,7 @@ async def play(number: int, places: asyncio.Semaphore, counts: Counter[str]) -> 
 
 def left() -> dict[str, Any]:
     """Return what of the episodes is on this machine."""
-    mark = b"ENVKIT_MCP_EPISODE="
+    mark = f"ENVKIT_MCP_EPISODE={tempfile.gettempdir()}/".encode()
     marked = [pid for pid in process._processes() if mark in process._environment(pid)]
     return {
         "processes": len(marked),
@@ -140,6 +141,8 @@ async def main() -> int:
     options = parser.parse_args()
     if options.uncontained:
         process.can_contain = lambda: False
+    # Apart from the episodes of other processes on this machine.
+    tempfile.tempdir = tempfile.mkdtemp(prefix="mcp-campaign-")
     counts: Counter[str] = Counter()
     warm, places = Counter[str](), asyncio.Semaphore(options.at_once)
     await play(0, places, warm)  # the loop's own descriptors stay
@@ -155,6 +158,7 @@ async def main() -> int:
         "after": after,
     }
     print(json.dumps(shown, indent=1))  # noqa: T201  # its output
+    shutil.rmtree(tempfile.tempdir, ignore_errors=True)
     return int(before != after or any("UNEXPECTED" in name for name in counts))
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "count": EMPTY,
     "exit": EMPTY,
     "exit_once": EMPTY,
+    "exit_later": EMPTY,
     "hang": EMPTY,
     "slow": EMPTY,
     "huge": EMPTY,
@@ -114,6 +116,7 @@ def run(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
         with Path("notes.txt").open("a") as file:
             file.write(arguments["text"] + "\n")
     actions: dict[str, Callable[[], object]] = {
+        "exit_later": lambda: threading.Timer(0.2, os._exit, [3]).start(),
         "hang": lambda: time.sleep(600),
         "huge": lambda: "x" * (3 << 20),
         "child": start_child,

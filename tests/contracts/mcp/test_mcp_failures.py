@@ -65,8 +65,10 @@ async def test_start_of_a_defective_server_is_one_fault(
 
 
 async def test_missing_program_is_a_permanent_fault(started: Any) -> None:
-    with pytest.raises(EnvFault, match=r"no-such-program|it ended|cannot be"):
-        await started({"odd": {"command": ["/no-such-program"]}})
+    for program in ("/no-such-program", "no-such-program"):
+        with pytest.raises(EnvFault, match=f"there is no program '{program}'") as caught:
+            await started({"odd": {"command": [program]}})
+        assert caught.value.kind is FaultKind.PERMANENT
 
 
 @pytest.mark.parametrize("defect", ["broken", "reference", "name", "many"])
@@ -152,14 +154,20 @@ async def test_late_answer_of_a_working_server_is_a_deadline(started: Any) -> No
     assert await call(tools, "count") == ["2"]
 
 
-async def test_call_that_ends_two_servers_is_the_policys_doing(started: Any) -> None:
-    tools = await started({"odd": odd()})
+@pytest.mark.parametrize("is_contained", [True, False])
+async def test_call_that_ends_two_servers_is_the_policys_doing(
+    started: Any, monkeypatch: pytest.MonkeyPatch, is_contained: bool
+) -> None:
+    if not is_contained:
+        monkeypatch.setattr(process, "can_contain", lambda: False)
+    tools = await started({"odd": odd(), "other": odd(prefix="other.")})
     await call(tools, "note", text="kept")
     with pytest.raises(LethalCallError, match="died during this call, and so did a fresh one"):
         await call(tools, "exit")
     assert await call(tools, "count") == ["1"]  # a new process, in the same folder
     assert tools.folder is not None
     assert tools.folder.read("notes.txt") == "kept\n"
+    assert await tools.call("other", "count", {}) == ["1"]  # never killed
 
 
 async def test_call_that_hangs_two_servers_is_the_policys_doing(
@@ -179,8 +187,23 @@ async def test_server_that_a_fresh_one_survives_is_a_fault(started: Any) -> None
     assert caught.value.kind is FaultKind.CRASHED
 
 
-async def test_server_killed_between_calls_is_a_fault(started: Any) -> None:
+async def test_call_that_ends_its_server_later_is_the_policys_doing(started: Any) -> None:
     tools = await started({"odd": odd()})
+    assert await call(tools, "exit_later") == ["done"]
+    while tools._open["odd"].is_alive:
+        await asyncio.sleep(0.01)
+    with pytest.raises(LethalCallError, match=r"after the call of exit_later.*was not run"):
+        await call(tools, "note", text="lost")
+    assert await call(tools, "count") == ["1"]
+    assert tools.folder is not None
+    assert tools.folder.read("notes.txt") is None
+
+
+@pytest.mark.parametrize("has_called", [True, False])
+async def test_server_killed_between_calls_is_a_fault(started: Any, has_called: bool) -> None:
+    tools = await started({"odd": odd()})
+    if has_called:
+        await call(tools, "note", text="x")
     os.killpg(process_of(tools).pid, signal.SIGKILL)
     while tools._open["odd"].is_alive:
         await asyncio.sleep(0.01)
@@ -217,7 +240,7 @@ async def test_nothing_stays_of_a_server_whose_child_has_its_own_session(
     before = folders()
     tools = await started({"odd": odd()})
     await call(tools, "child")
-    mark = f"ENVKIT_MCP_EPISODE={tools.folder.root}".encode()
+    mark = f"ENVKIT_MCP_EPISODE={tools.folder.root} ".encode()
     found = [pid for pid in process._processes() if mark in process._environment(pid)]
     assert len(found) >= 2  # the server and its child
     await tools.stop()
