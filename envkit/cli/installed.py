@@ -15,6 +15,7 @@ EXTRAS: Final = {
     "browser": "MiniWoB's pages as environments",
     "geo3k": "Geometry3K's own data; generated problems do not need it",
     "gymnasium": "Gymnasium's games as environments with images",
+    "harbor": "task folders of Harbor and Terminal-Bench; Python 3.12",
     "linux-desktop": "sessions of a real Linux desktop and of a shell",
     "mcp": "MCP servers as tools, and envkit environments as MCP servers",
     "notebook": "widgets in notebooks",

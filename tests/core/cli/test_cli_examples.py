@@ -63,7 +63,7 @@ def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
     ("arguments", "hint"),
     [
         (["rollot", "canary-v0"], "Did you mean 'rollout'?"),
-        (["serve-serch"], "Did you mean 'serve-search'?"),
+        (["publsh"], "Did you mean 'publish'?"),
         (["rollout", "canary-v0", "--enigne", "sglang"], "--engine"),
         (["rollout", "canary-v0", "--on-fualt", "x"], "--on-fault"),
         pytest.param(

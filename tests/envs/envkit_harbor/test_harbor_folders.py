@@ -6,6 +6,7 @@ Nothing here needs Harbor; tests/contracts/harbor plays the folders.
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,9 @@ def test_sweep_ends_processes_of_an_abandoned_folder(temporary: Path) -> None:
     claimed = claim()
     os.close(claimed.lock)  # as if driver and worker were killed
     sleeper = subprocess.Popen(["sh", "-c", "sleep 600; :", str(claimed.folder / "session-1")])
+    named = Path(f"/proc/{sleeper.pid}/cmdline")
+    while not named.read_bytes():  # the kernel shows it a moment after the start
+        time.sleep(0.001)
 
     assert sweep() == [claimed.folder]
 
